@@ -8,6 +8,7 @@ session moves, and a last batch of any size is fine, since batches are fed.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 from typing import (
@@ -235,6 +236,58 @@ class Forward:
           # A tower without a row gets one all the same, which does not count.
           feed_dict[tensor] = array[first:max(last, first + 1)] if first < len(array) else array[:1]
       yield self._session.run(self._fetches, feed_dict), list(np.diff(ends))
+
+
+class Forwards:
+  """What a session computes on other examples, beside it and of its weights."""
+
+  def __init__(self, program: Any):
+    """Builds nothing yet."""
+    self._program = program
+    # The last one of a model, and the last one of a function: key and `Forward`.
+    self._kept: Dict[bool, Tuple[Any, Forward]] = {}
+
+  @contextlib.contextmanager
+  def opened(self, compute: Callable[..., Any], examples: Any, batch_size: Optional[int], *,
+             is_model: bool, session: Any) -> Iterator[Tuple[Forward, Rows]]:
+    """Opens a context with a model, or a function of a batch, and the rows to compute on.
+
+    Args:
+      compute: of `Forward`.
+      examples: see `open_rows`.
+      batch_size: rows at a time; None for the program's.
+      is_model: which of the two it is.
+      session: the program's, whose weights are taken.
+    """
+    program = self._program
+    with open_rows(examples, batch_size or program.plan.micro_batch_size) as rows:
+      key = (compute, rows.describe())
+      if is_model not in self._kept or self._kept[is_model][0] != key:
+        if is_model in self._kept:
+          self._kept.pop(is_model)[1].close()
+        self._kept[is_model] = (key, Forward(
+            compute, rows.template, devices=program.devices, is_model=is_model,
+            variables=program.settings['variables'], precision=program.settings['precision']))
+      forward = self._kept[is_model][1]
+      forward.load(functools.partial(self._read, session))
+      yield forward, rows
+
+  def _read(self, session, names):
+    """Returns the values of variables by name, averages of weights in their place."""
+    averages = self._program.averages
+    with self._program.graph.as_default():
+      variables = {variable.op.name: variable for variable in tf.global_variables()}
+    others = sorted(set(names) - set(variables))
+    if others:
+      raise UsageError(f'{others[0]} is no variable of the program, so that it has no value: make '
+                       'the variables by the same names as the model does.')
+    with averages.in_place(session) if averages else contextlib.nullcontext():
+      return dict(zip(names, session.run([variables[name] for name in names])))
+
+  def close(self) -> None:
+    """Closes all sessions."""
+    while self._kept:
+      self._kept.popitem()[1][1].close()
 
 
 def _feed_like(tensor):

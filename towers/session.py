@@ -1,38 +1,79 @@
-"""Session: a program step by step, with nothing to remember between the steps.
+"""Session: a program in a `tf.Session`, from its first variable to its last step.
 
   with program.session() as session:       variables started, or the chief's; input started
     while session.step < 10_000:
       loss = session.train()               takes a batch on every tower, updates, puts the next one
     print(session.validate())              the whole validation split, every metric as a mean
+
+It alone opens one: meets other workers, starts the variables, takes steps, tells errors in words. A
+training run and an evaluator are loops over it, which open it by `opened` and choose from where it
+goes on.
 """
 
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
-from towers.forward import Forward, open_rows
-from towers.graph.walk import find_needed
-from towers.opened import Opened
+from towers.forward import Forwards
+from towers.placement.cluster import read_cluster
 from towers.placement.counters import get_global_step
+from towers.placement.devices import build_session_config
+from towers.state import State
+from towers.training.cluster.worker import Worker, facts_of_graph, join_workers
 from towers.training.faults.run_error import RunError
-from towers.training.saving.files import INDEX, path_of
-from towers.training.saving.lock import lock_folder
-from towers.training.saving.weights import find_best
-from towers.training.stepping.not_finite import NotFinite
+from towers.training.stepping.failure import explain
+from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.startup import Startup
-from towers.training.stepping.taken import find_taken, list_ops
+from towers.training.stepping.steps import Steps
+from towers.training.stepping.taken import Takes, explain_starved
+from towers.training.stepping.validation_pass import ValidationPass
+from towers.training.stepping.watchdog import Watchdog
+from towers.training_graph import TrainingGraph
 from towers.warm_start.matching import Names
 
 
-class Session(Opened):
+class Session:
   """A program in an open `tf.Session`, ready to train.
 
   Whatever is called, in whatever order, the staging areas stay as full as they were: nothing
   blocks, and no tower falls behind another.
+
+  Attributes:
+    program: that it runs.
+    watchdog: of `stall_seconds`.
+    state: its variables, once it is open.
   """
+
+  state: State
+
+  def __init__(self, program: TrainingGraph, *, graph_rewriter: str = 'auto',
+               inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
+               stall_seconds: Optional[float] = None):
+    """Prepares; the session opens with `with`.
+
+    Args:
+      program: to run.
+      graph_rewriter, inter_threads, intra_threads: see `build_session_config`.
+      stall_seconds: without any progress in a call, after which the process ends and says why; None
+        to wait.
+    """
+    self.program = program
+    self.watchdog = Watchdog(limit_seconds=stall_seconds or float('inf'))
+    self._has_watchdog = stall_seconds is not None
+    self._settings: Dict[str, Any] = dict(
+        graph_rewriter=graph_rewriter, inter_threads=inter_threads, intra_threads=intra_threads,
+        collective=program.settings['collective'], precision=program.settings['precision'])
+    self._closing = contextlib.ExitStack()
+    self._opened: Optional[Steps] = None
+    self._worker: Optional[Worker] = None
+    self._takes = Takes(program)
+    self._forwards = Forwards(program)
+    # Whether `run` has taken batches, which training and validation are still to have.
+    self._training_moved = self._validation_moved = False
+    self._beside: Optional[ValidationPass] = None
 
   def __enter__(self) -> 'Session':
     with contextlib.ExitStack() as closing, Startup(time.monotonic()) as startup:
@@ -51,6 +92,58 @@ class Session(Opened):
     where = f'at step {self.step}' if self._opened else 'not open'
     return f'<towers.Session {where}, of {self.program!r}>'
 
+  @contextlib.contextmanager
+  def opened(self, startup: Startup, worker: Optional[Worker] = None) -> Iterator['Session']:
+    """Opens the session with new variables; no input is started, and nothing is restored.
+
+    Args:
+      startup: shows what takes long.
+      worker: this process among several workers, which have met; None to meet them, if any.
+    """
+    with contextlib.ExitStack() as closing:
+      with self.program.graph.as_default():
+        self._worker = worker or closing.enter_context(self._join(startup))
+        if self._worker is not None:
+          self._compare_graphs(self._worker, startup)
+        startup.begin('variables', 'starting the variables')
+        if self._has_watchdog:
+          closing.enter_context(self.watchdog)
+        session = closing.enter_context(contextlib.closing(self._open()))
+        self._opened = Steps(session, self.program)
+        self.state = State(self._opened, self._worker)
+        self._mark = self._opened.metrics.mark()
+        closing.push(self._close)
+        with self.explained():
+          self.steps.start_variables()
+      yield self
+
+  @contextlib.contextmanager
+  def as_default(self) -> Iterator[None]:
+    """Opens a context in which graph and session are TensorFlow's defaults."""
+    with self.program.graph.as_default(), self.steps.session.as_default():
+      yield
+
+  @property
+  def steps(self) -> Steps:
+    """What the runs of the `tf.Session` do, one by one."""
+    if self._opened is None:
+      raise UsageError('The session is not open: use `with program.session() as session:`.')
+    return self._opened
+
+  @property
+  def step(self) -> int:
+    """Weight updates so far, those before a `restore` included."""
+    return self.steps.step
+
+  @property
+  def tf_session(self) -> tf.Session:
+    """The open `tf.Session` beneath, for tools that take one.
+
+    A run there that takes a batch must put the next one by itself, with `feed.put_ops`; else a
+    later run fails by name. `run` does all that.
+    """
+    return self.steps.session
+
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
@@ -60,7 +153,7 @@ class Session(Opened):
     """
     # No context: the less Python does between two runs, the fewer of the session's threads sleep.
     steps, watchdog = self._opened, self.watchdog
-    if steps is None or self._warm_start is not None or self._training_moved:
+    if steps is None or self._training_moved or not self.state.has_begun:
       steps = self.make_ready()
     watched, watchdog.steps = watchdog.steps, steps
     try:
@@ -160,26 +253,21 @@ class Session(Opened):
     Raises:
       UsageError: the fetches update the weights of a program that accumulates micro-batches.
     """
-    program, validation = self.program, self.program.validation
+    validation = self.program.validation
     with self._called() as steps:
-      taken = self._find_taken(fetches)
+      taken = self._takes.find(fetches)
       switch = None if validation is None else validation.is_validating
       is_validating = switch is not None and bool((feed_dict or {}).get(switch, False))
-      extra = []
-      if taken.by_towers:
-        feed = validation.feed if validation and is_validating else program.feed
-        extra += [tensor.op for batch in program.batches
-                  for tensor in tf.nest.flatten(batch.tensors)] + feed.put_ops
-      if validation and taken.by_validation:
+      if taken.by_validation:
         self._check_beside()
-        extra.append(validation.sums)
+      puts = self._takes.put_back(taken, is_validating=is_validating)
       if taken.updates:
         self.move_back()
       self._training_moved |= taken.by_towers and not is_validating and not taken.updates
       self._validation_moved |= is_validating or taken.by_validation
       measures = is_validating and not taken.updates
       with steps.averaged() if measures else contextlib.nullcontext():
-        result = steps.session.run([fetches, extra], feed_dict)[0]
+        result = steps.session.run([fetches, puts], feed_dict)[0]
       if taken.updates:
         steps.step = int(steps.session.run(get_global_step()))
     return result
@@ -193,13 +281,8 @@ class Session(Opened):
       UsageError: the folder cannot be made, or a run saves there.
       RunError: it cannot be written.
     """
-    with self._called() as steps:
-      steps.check_replicas()
-      if self.program.workers.rank != 0:
-        return ''
-      with lock_folder(folder), contextlib.closing(
-          self.checkpoints_in(folder, stop_on_full_disk=True)) as saved:
-        return saved.save(steps.session)
+    with self._called():
+      return self.state.save(folder)
 
   def restore(self, folder: str, *, best: bool = False, best_metric: str = 'loss',
               map: Names = None, new: Sequence[str] = (), new_data: bool = False) -> str:
@@ -221,24 +304,121 @@ class Session(Opened):
     Raises:
       UsageError: there is none, or it is of another program, other data or another batch size.
     """
-    def choose():
-      if self.program.workers.rank != 0:
-        return None, None
-      own, chosen = folder, None
-      if best:
-        chosen = path_of(folder, find_best(folder, best_metric))
-      elif os.path.exists(folder + INDEX):
-        own, chosen = os.path.dirname(folder) or '.', folder
-      if not os.path.isdir(own):
-        return None, None
-      return self.checkpoints_in(own, names=map, new=new, new_data=new_data), chosen
-
     with self.explained():
-      path = self.take_up(choose)
-      if path is None:
-        raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
+      path = self.state.restore(folder, best=best, best_metric=best_metric, map=map, new=new,
+                                new_data=new_data)
       self.start(self.step)
     return path
+
+  def take_step(self, beside: Optional[ValidationPass] = None) -> Tuple[float, Optional[Retried]]:
+    """Updates the weights once; tries again where that is not finite.
+
+    Args:
+      beside: a pass that the validation tower goes on with at the same time, or None.
+
+    Returns:
+      The loss, and None or what the second try has found: then it is done too, or has changed no
+      variable and does not count.
+    """
+    steps = self.steps
+    if self._training_moved:
+      self.move_back()
+    self._beside = beside
+    try:
+      return steps.train() if beside is None else steps.train_and_validate(beside), None
+    except NotFinite:
+      retried = steps.retry()
+      return retried.loss, retried
+
+  def begin_pass(self) -> ValidationPass:
+    """Begins a pass over the validation split, at its first example, with the current weights."""
+    if self._validation_moved:
+      self.steps.start_validation()
+      self._validation_moved = False
+    return self.steps.begin_pass(self.steps.step)
+
+  def start(self, step: int) -> None:
+    """Starts the input again, where the examples of the step after `step` begin."""
+    self._training_moved = self._validation_moved = False
+    self._beside = None
+    self.steps.start(step)
+
+  @contextlib.contextmanager
+  def explained(self) -> Iterator[None]:
+    """Opens a context in which an error of TensorFlow becomes a `RunError` in plain words."""
+    try:
+      yield
+    except tf.errors.OpError as error:
+      raise self._explain(error) from None
+
+  def _explain(self, error):
+    others = self._worker and self._worker.peers.explain(error)
+    return others or explain_starved(error) or explain(error, self.steps)
+
+  @contextlib.contextmanager
+  def _called(self, name: str = '') -> Iterator[Steps]:
+    """Opens the context of a call: watched, and once the variables have their first values.
+
+    An error names the call, where it is no training.
+    """
+    steps, watched = self.steps, self.watchdog.steps
+    activity, self.watchdog.steps = steps.activity, steps
+    steps.activity = name or activity
+    try:
+      if not self.state.has_begun:
+        self.state.begin()
+      yield steps
+    except tf.errors.OpError as error:
+      raise self._explain(error) from None
+    finally:
+      self.watchdog.steps = watched
+      if name:
+        steps.activity = activity
+
+  def make_ready(self) -> Steps:
+    """Makes sure that variables have their first values, and that the next step has its batch."""
+    with self._called() as steps:
+      self.move_back()
+    return steps
+
+  def move_back(self):
+    """Starts the training input again where the next step's examples begin."""
+    if self._training_moved:
+      self.program.feed.start(self.steps.session, step=self.steps.step,
+                              offset=self.steps.plan.offset)
+      self._training_moved = False
+
+  def _join(self, startup):
+    """Returns a context that meets the other workers, if there are any."""
+    program = self.program
+    if program.workers.num_workers == 1:
+      return contextlib.nullcontext()
+    return join_workers(
+        read_cluster(os.environ), dict(training_data=program.train_examples,
+                                       validation_data=program.validation_examples),
+        startup=startup, session_settings=dict(self._settings, devices=program.devices))
+
+  def _compare_graphs(self, worker, startup):
+    """Makes sure that all workers have built the same, before they take a step together."""
+    startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')
+    worker.compare('graphs', facts_of_graph(self.program.graph),
+                   'Something in the model or the data depends on the machine: see to it '
+                   'that all workers build the same.')
+    if self._has_watchdog:
+      worker.peers.is_busy = self.watchdog.is_busy
+
+  def _open(self):
+    """Returns a `tf.Session`, on the server of a worker where there are several."""
+    if self._worker is not None:
+      return self._worker.open_session()
+    return tf.Session(config=build_session_config(
+        self.program.devices, needs_threads=self.program.needs_threads, **self._settings))
+
+  def _close(self, kind, *_):
+    self._opened = None
+    self._forwards.close()
+    if self._worker is not None and kind is None:
+      self._worker.peers.stop()
 
   def _check_beside(self):
     if self._beside is not None and not self._beside.is_complete:
@@ -249,37 +429,7 @@ class Session(Opened):
   @contextlib.contextmanager
   def _forwarded(self, compute, examples, batch_size, *, is_model):
     """Opens a context with a function on towers beside the session, of its weights, and rows."""
-    program = self.program
-    rows_at_a_time = batch_size or program.plan.micro_batch_size
-    with self._called('evaluate' if is_model else 'predict'), self.watchdog.paused(), \
-        open_rows(examples, rows_at_a_time) as rows:
-      key = (compute, rows.describe())
-      held = self._forwards.get(is_model)
-      if held is None or held[0] != key:
-        if held is not None:
-          self._forwards.pop(is_model)[1].close()
-        held = self._forwards[is_model] = (key, Forward(
-            compute, rows.template, devices=program.devices, is_model=is_model,
-            variables=program.settings['variables'], precision=program.settings['precision']))
-      held[1].load(self._read_weights)
-      yield held[1], rows
-
-  def _read_weights(self, names):
-    """Returns the values of variables by name, averages of weights in their place."""
-    averages, session = self.program.averages, self.steps.session
-    with self.program.graph.as_default():
-      variables = {variable.op.name: variable for variable in tf.global_variables()}
-    others = sorted(set(names) - set(variables))
-    if others:
-      raise UsageError(f'{others[0]} is no variable of the program, so that it has no value: make '
-                       'the variables by the same names as the model does.')
-    with averages.in_place(session) if averages else contextlib.nullcontext():
-      return dict(zip(names, session.run([variables[name] for name in names])))
-
-  def _find_taken(self, fetches):
-    """Returns which batches the fetches take."""
-    ops = list_ops(self.program.graph, fetches)
-    key = tuple(op.name for op in ops)
-    if key not in self._taken:
-      self._taken[key] = find_taken(self.program, find_needed(ops))
-    return self._taken[key]
+    name = 'evaluate' if is_model else 'predict'
+    with self._called(name) as steps, self.watchdog.paused(), self._forwards.opened(
+        compute, examples, batch_size, is_model=is_model, session=steps.session) as opened:
+      yield opened

@@ -3,7 +3,7 @@
 from typing import Any, List
 
 from tensorflow_v1 import uses_persistent_batch_norm
-from towers.opened import Opened
+from towers.session import Session
 from towers.training.faults.run_error import RunError
 from towers.training.keeper import Keeper
 from towers.training.saving.history import MOST_ROLLBACKS
@@ -16,7 +16,7 @@ MOST_SKIPPED_IN_A_ROW = 10
 class BadSteps:
   """Skips, goes back or ends the run."""
 
-  def __init__(self, session: Opened, keeper: Keeper, progress: Any, on_nan: str):
+  def __init__(self, session: Session, keeper: Keeper, progress: Any, on_nan: str):
     """Prepares for a run; see `towers.train` for `on_nan`."""
     self._session, self._keeper, self._progress = session, keeper, progress
     self._on_nan = on_nan

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from towers.base.files import write_whole
 from towers.base.reason import is_about_room
-from towers.opened import Opened
+from towers.session import Session
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import Snapshot
 from towers.training.saving.history import HISTORY, History
@@ -20,7 +20,7 @@ class Keeper:
     has_news: whether the history has a validation that no checkpoint was written with.
   """
 
-  def __init__(self, session: Opened, checkpoints: Any, history: History,
+  def __init__(self, session: Session, checkpoints: Any, history: History,
                progress: Any = None):
     """Saves nothing yet.
 
@@ -120,7 +120,8 @@ class Keeper:
     """Restores the newest checkpoint, and starts from it at a lower rate; returns its path."""
     session = self._session
     with self._paused(), session.watchdog.paused():
-      at, path = session.step, session.take_up(lambda: (self._checkpoints, None), may_skip=True)
+      at = session.step
+      path = session.state.take_up(lambda: (self._checkpoints, None), may_skip=True)
       self.history.roll_back(at, session.step)
       if self._checkpoints.folder is not None:
         write_whole(os.path.join(self._checkpoints.folder, HISTORY), self.history.format().encode())

@@ -10,7 +10,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from towers.opened import Opened
+from towers.session import Session
 from towers.training.bad_steps import BadSteps
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.keeper import Keeper
@@ -39,7 +39,7 @@ class LoopEnd(NamedTuple):
 class Loop:
   """Trains to the last step, or until validations no longer improve."""
 
-  def __init__(self, session: Opened, *, schedule: Schedule, checkpoints: Any, progress: Any,
+  def __init__(self, session: Session, *, schedule: Schedule, checkpoints: Any, progress: Any,
                history: Optional[History] = None, signals: Optional[Signals] = None,
                end_at: Optional[float] = None, clock: Callable[[], float] = time.monotonic):
     """Prepares.

@@ -153,9 +153,8 @@ class Run:
       program.build_gradient_norm()
     self.session = session = Session(program, stall_seconds=config.stall_seconds,
                                      **config.session_settings())
-    with program.graph.as_default():
-      checkpoints = self._build_checkpoints()
     with session.opened(self._startup, self._worker), session.as_default():
+      checkpoints = self._build_checkpoints()
       try:
         with session.explained():
           path = self._begin(checkpoints, history, standing)
@@ -194,7 +193,7 @@ class Run:
       return None
     if self._worker is not None and not self._worker.cluster.is_chief:
       return ChiefsCheckpoints()
-    return self.session.checkpoints_in(config.checkpoint_dir, keep=config.keep_checkpoints,
+    return self.session.state.checkpoints_in(config.checkpoint_dir, keep=config.keep_checkpoints,
                                        stop_on_full_disk=config.on_full_disk == 'stop',
                                        new_data=config.new_data)
 
@@ -209,9 +208,9 @@ class Run:
       history.parse(standing.history, standing.step)
     else:
       may_skip = (self._config.on_bad_record == 'skip' or self.program.train_examples.marks_bad)
-      path = session.take_up(lambda: (checkpoints, None), may_skip=may_skip)
+      path = session.state.take_up(lambda: (checkpoints, None), may_skip=may_skip)
       if path is None:
-        session.begin_anew()
+        session.state.begin()
     if path is not None:
       if checkpoints.folder is not None:
         history.read(checkpoints.folder, session.step)

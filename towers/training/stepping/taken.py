@@ -1,7 +1,7 @@
 """Taken: which batches a run of any fetches takes, so that a session puts as many back."""
 
 import re
-from typing import Any, NamedTuple, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
@@ -25,6 +25,34 @@ class Taken(NamedTuple):
   by_towers: bool
   by_validation: bool
   updates: bool
+
+
+class Takes:
+  """Which batches runs of any fetches take; it looks at fetches once."""
+
+  def __init__(self, program: TrainingGraph):
+    """Knows no fetches yet."""
+    self._program = program
+    self._found: Dict[Tuple[str, ...], Taken] = {}
+
+  def find(self, fetches: Any) -> Taken:
+    """Returns which batches a run of the fetches takes."""
+    ops = list_ops(self._program.graph, fetches)
+    key = tuple(op.name for op in ops)
+    if key not in self._found:
+      self._found[key] = find_taken(self._program, find_needed(ops))
+    return self._found[key]
+
+  def put_back(self, taken: Taken, *, is_validating: bool) -> List[Any]:
+    """Returns what a run must fetch besides, so that every area it takes from is full again."""
+    program, validation, puts = self._program, self._program.validation, []
+    if taken.by_towers:
+      feed = validation.feed if validation and is_validating else program.feed
+      puts += [tensor.op for batch in program.batches
+               for tensor in tf.nest.flatten(batch.tensors)] + feed.put_ops
+    if validation and taken.by_validation:
+      puts.append(validation.sums)
+    return puts
 
 
 def list_ops(graph: tf.Graph, fetches: Any) -> Any:

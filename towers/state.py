@@ -1,0 +1,122 @@
+"""State: the variables of a session, alike on all workers: where they start and are saved."""
+
+import contextlib
+import os
+from typing import Any, Callable, Optional, Sequence, Tuple
+
+from towers.base.output import write_line
+from towers.base.usage_error import UsageError
+from towers.data.digest import Digest, take_digest
+from towers.placement.counters import get_examples_seen, get_global_step
+from towers.training.saving.checkpoints import Checkpoints
+from towers.training.saving.data import Data
+from towers.training.saving.files import INDEX, path_of
+from towers.training.saving.lock import lock_folder
+from towers.training.saving.weights import find_best
+from towers.training.settings.schedule import check_resume
+from towers.training.stepping.steps import Steps
+from towers.warm_start.matching import Names
+
+# Before the reason, in place of a path.
+_REFUSED = '\0'
+
+
+class State:
+  """The variables and counters of an open session.
+
+  Attributes:
+    has_begun: whether they have values to train from; else a file is still to give them.
+  """
+
+  def __init__(self, steps: Steps, worker: Any = None):
+    """Takes the steps of the session, and this process among several workers."""
+    self._steps, self._program, self._worker = steps, steps.program, worker
+    self._warm_start = self._program.warm_start
+    self.has_begun = self._warm_start is None
+    self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
+
+  def begin(self) -> None:
+    """Gives all workers the chief's variables, started from the file that the program names."""
+    if self._warm_start is not None and self._program.workers.rank == 0:
+      write_line(self._warm_start.open())
+      self._warm_start.start(self._steps.session)
+    self._warm_start, self.has_begun = None, True
+    self._steps.broadcast()
+
+  def checkpoints_in(self, folder: str, *, keep: int = 1 << 30,
+                     stop_on_full_disk: bool = False, names: Names = None,
+                     new: Sequence[str] = (), new_data: bool = False) -> Checkpoints:
+    """Returns what saves the program to a folder, and restores it; see `Checkpoints`."""
+    program = self._program
+    self._digest = self._digest or take_digest(program.train_examples)
+    return Checkpoints(folder, keep=keep, stop_on_full_disk=stop_on_full_disk,
+                       inputs=program.feed.inputs, averages=program.averages,
+                       data=Data(self._digest, program.plan, may_be_new=new_data),
+                       names=names, new=new)
+
+  def take_up(self, choose: Callable[[], Tuple[Any, Optional[str]]], *,
+              may_skip: bool = False) -> Optional[str]:
+    """Gives all workers a checkpoint of the chief; returns its path, or None without one.
+
+    Args:
+      choose: returns the `Checkpoints` of this worker, or None, and the path to take, or None for
+        the newest. Where it, or a checkpoint, is refused by the chief, all workers raise.
+      may_skip: see `check_resume`.
+
+    Raises:
+      UsageError: it is of another program, other data or another batch size.
+    """
+    steps, session = self._steps, self._steps.session
+    checkpoints, path = None, None
+    try:
+      checkpoints, chosen = choose()
+      path = checkpoints.restore(session, chosen) if checkpoints else None
+    except Exception as error:
+      if self._worker is not None:
+        self._worker.share(_REFUSED + str(error))
+      raise
+    if self._worker is not None:
+      path = self._worker.share(path or '')[0] or None
+      if path is not None and path.startswith(_REFUSED):
+        raise UsageError(f'The chief restores nothing: {path[len(_REFUSED):]}')
+    if path is None:
+      return None
+    steps.broadcast()
+    step, examples_seen = session.run([get_global_step(), get_examples_seen()])
+    check_resume(path, step=int(step), examples_seen=int(examples_seen), plan=self._program.plan,
+                 may_skip=may_skip, was_carried=checkpoints.was_carried if checkpoints else True)
+    if self._warm_start is not None and self._program.workers.rank == 0:
+      write_line(f'initial weights: those of the checkpoint; {self._warm_start.settings.path} is '
+                 'not read')
+    self._warm_start, self.has_begun = None, True
+    steps.resume(int(step))
+    return path
+
+  def restore(self, folder: str, *, best: bool, best_metric: str, map: Names,
+              new: Sequence[str], new_data: bool) -> str:
+    """Does what `Session.restore` says, but for the input."""
+    def choose():
+      if self._program.workers.rank != 0:
+        return None, None
+      own, chosen = folder, None
+      if best:
+        chosen = path_of(folder, find_best(folder, best_metric))
+      elif os.path.exists(folder + INDEX):
+        own, chosen = os.path.dirname(folder) or '.', folder
+      if not os.path.isdir(own):
+        return None, None
+      return self.checkpoints_in(own, names=map, new=new, new_data=new_data), chosen
+
+    path = self.take_up(choose)
+    if path is None:
+      raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
+    return path
+
+  def save(self, folder: str) -> str:
+    """Does what `Session.save` says."""
+    self._steps.check_replicas()
+    if self._program.workers.rank != 0:
+      return ''
+    with lock_folder(folder), contextlib.closing(
+        self.checkpoints_in(folder, stop_on_full_disk=True)) as saved:
+      return saved.save(self._steps.session)
