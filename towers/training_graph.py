@@ -130,8 +130,6 @@ class TrainingGraph:
     self.placement = choose_placement(settings.variables, train_devices)
     self.settings['variables'] = self.placement.kind
     self._check()
-    # NCCL refuses two ranks on one GPU.
-    shares_gpu = bool(devices.memory.num_logical) and settings.collective == 'auto'
 
     self.feed = self._build_feed(
         train, train_devices, settings.batch_size, shuffle=settings.shuffle,
@@ -140,17 +138,7 @@ class TrainingGraph:
     validation_feed = validation and self._build_feed(
         validation, devices.names[-1:] if settings.validation_tower else devices.names,
         self.plan.micro_batch_size, last_batch='pad' if settings.last_batch == 'pad' else 'keep')
-    is_validating: Any = None
-    is_training: Any = True
-    if validation_feed and not settings.validation_tower:
-      # Kernels of GPUs take predicates from the host.
-      with tf.device(HOST):
-        is_validating = tf.placeholder_with_default(False, [], 'is_validating')
-        is_training = tf.logical_not(is_validating)
-      self.batches = build_switched_batches(
-          self.feed, validation_feed, is_validating=is_validating)
-    else:
-      self.batches = build_batches(self.feed)
+    is_training, is_validating = self._build_batches(validation_feed)
 
     store = build_variable_store(
         devices=train_devices, placement=self.placement.kind, seed=settings.seed, rank=workers.rank)
@@ -165,15 +153,7 @@ class TrainingGraph:
     self._check_gradients()
     self.warm_start = settings.init_from and WarmStart(settings.init_from, self._variables)
 
-    mean = average_gradients(
-        self.towers, accumulate=accumulate, workers=workers,
-        collective='ring' if shares_gpu else settings.collective,
-        fusion_bytes=int(settings.fusion_megabytes * 1e6), wire=settings.wire)
-    if self.precision is not None:
-      mean = unscale_gradients(mean, self.precision.loss_scale)
-    self._unclipped, self.gradient_norm = mean, None
-    self.gradients = clip_gradients(mean, settings.clip_norm) if settings.clip_norm else mean
-
+    self._build_gradients(accumulate)
     self._build_update()
     self.validation = validation_feed and self._build_validation(
         validation_feed, is_validating, store)
@@ -232,6 +212,31 @@ class TrainingGraph:
         examples, plan=plan, mode=self._given.input_mode, shuffle=shuffle, seed=self._given.seed,
         parallel_calls=self._given.input_threads)
     return build_feed(inputs, devices=devices, staging_depth=self._given.staging_depth)
+
+  def _build_batches(self, validation_feed):
+    """Builds the towers' batches; returns whether they train, and the switch or None without."""
+    if not validation_feed or self._given.validation_tower:
+      self.batches = build_batches(self.feed)
+      return True, None
+    with tf.device(HOST):  # Kernels of GPUs take predicates from there.
+      is_validating = tf.placeholder_with_default(False, [], 'is_validating')
+      is_training = tf.logical_not(is_validating)
+    self.batches = build_switched_batches(self.feed, validation_feed, is_validating=is_validating)
+    return is_training, is_validating
+
+  def _build_gradients(self, accumulate):
+    """Builds the mean gradients over the global batch, clipped if asked."""
+    given = self._given
+    # NCCL refuses two ranks on one GPU.
+    shares_gpu = bool(self.devices.memory.num_logical) and given.collective == 'auto'
+    mean = average_gradients(
+        self.towers, accumulate=accumulate, workers=self.workers,
+        collective='ring' if shares_gpu else given.collective,
+        fusion_bytes=int(given.fusion_megabytes * 1e6), wire=given.wire)
+    if self.precision is not None:
+      mean = unscale_gradients(mean, self.precision.loss_scale)
+    self._unclipped, self.gradient_norm = mean, None
+    self.gradients = clip_gradients(mean, given.clip_norm) if given.clip_norm else mean
 
   def _build_update(self):
     """Builds the update of all weights, and what it says of its input."""

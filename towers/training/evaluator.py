@@ -10,7 +10,7 @@ the checkpoints, so a restarted evaluator continues after them.
 
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from tensorflow_v1 import tf
 from towers.base.json_files import read_sealed, write_sealed
@@ -93,8 +93,18 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
     steps.start_validation()
     startup.finish()
     signals.leave_to_run(lambda: 0.0)
-    for step in _restore_each(session.tf_session, program.averages, folder, evaluations, is_over,
-                              signals, sleep):
+    told_at = float('-inf')
+    while not is_over(evaluations.last_step()):
+      after = evaluations.last_step()
+      step = _take_newest(session.tf_session, program.averages, folder, after)
+      if step is None:
+        if time.monotonic() - told_at >= _SECONDS_BETWEEN_LINES:
+          told_at = time.monotonic()
+          write_line(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step "
+                     f'{max(0, after)}')
+        _leave_if_asked(signals)
+        sleep(_SECONDS_BETWEEN_LOOKS)
+        continue
       plan = plan.resumed_at(step, int(session.tf_session.run(get_examples_seen())))
       measured = steps.begin_pass(step)
       steps.validate(measured, goes_on=lambda: signals.received is None)
@@ -109,25 +119,11 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
     summaries.close()
 
 
-def _restore_each(session, averages, folder, evaluations, is_over, signals,
-                  sleep) -> Iterator[int]:
-  """Restores each new checkpoint, except those that a newer one overtook, and yields its step."""
-  printed_at = float('-inf')
-  while not is_over(evaluations.last_step()):
-    step = _take_newest(session, averages, folder, after=evaluations.last_step())
-    if step is not None:
-      yield step
-      continue
-    if time.monotonic() - printed_at >= _SECONDS_BETWEEN_LINES:
-      printed_at = time.monotonic()
-      write_line(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step "
-                 f'{max(0, evaluations.last_step())}')
-    _leave_if_asked(signals)
-    sleep(_SECONDS_BETWEEN_LOOKS)
-
-
 def _take_newest(session, averages, folder, after) -> Optional[int]:
-  """Restores the newest readable checkpoint after a step; returns its step, or None."""
+  """Restores the newest readable checkpoint after a step; returns its step, or None.
+
+  Those that a newer one has overtaken are left out.
+  """
   for step in list_steps(folder) if os.path.isdir(folder) else []:
     if step <= after:
       return None

@@ -40,6 +40,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   from towers.placement.workers import Workers
   from towers.training.build import build_configured
   from towers.training.reporting.describe import describe_ops
+  from towers.training.run import Request
   from towers.training.train import train_configured
 
   _check_warm_start(config, cluster)
@@ -61,10 +62,11 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
     return program
 
   source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
+  request = Request(config, dataclasses.asdict(config), startup, signals, data_set.bad_records)
   train_configured(
-      build, config, dataclasses.asdict(config), devices=devices, startup=startup, signals=signals,
+      build, request, devices=devices,
       num_towers=len(devices.names) - (config.validation == 'tower'),
-      splits=(data_set.train, data_set.validation), bad_records=data_set.bad_records,
+      splits=(data_set.train, data_set.validation),
       described=dict(data=config.data, source=source, model=config.model,
                      update=f'{config.optimizer}, {config.schedule} schedule, '
                             f'peak rate {config.peak_learning_rate():g}'))

@@ -1,7 +1,7 @@
 """A run: a loop over a session, from the first variable to the result."""
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.output import write_line
@@ -31,6 +31,25 @@ from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
 
 
+class Request(NamedTuple):
+  """What is asked of a run.
+
+  Attributes:
+    config: of this worker; its folder is locked.
+    settings: of program and run, by name, for summaries and the report.
+    startup: entered; finished with the first step.
+    signals: entered.
+    bad_records: met in the data; None where there can be none.
+    callbacks: of the user.
+  """
+  config: Config
+  settings: Mapping[str, Any]
+  startup: Startup
+  signals: Signals
+  bad_records: Optional[BadRecords] = None
+  callbacks: Sequence[Callback] = ()
+
+
 class Run:
   """A training run of a program, also where it goes on in another graph.
 
@@ -45,27 +64,20 @@ class Run:
   writer: Writer
   _loop: Loop
 
-  def __init__(self, program: TrainingGraph, config: Config, settings: Mapping[str, Any], *,
-               description: str, startup: Startup, signals: Signals,
-               bad_records: Optional[BadRecords] = None, worker: Optional[Worker] = None,
-               callbacks: Sequence[Callback] = ()):
+  def __init__(self, program: TrainingGraph, request: Request, *, description: str,
+               worker: Optional[Worker] = None):
     """Prepares.
 
     Args:
       program: built.
-      config: of the loop, its outputs and its session.
-      settings: of program and run, by name, for summaries and the report.
+      request: what is asked of it.
       description: of the program, some lines.
-      startup: entered; finished with the first step.
-      signals: entered.
-      bad_records: met in the data; None where there can be none.
       worker: this process among several workers, which have met; or None.
-      callbacks: of the user.
     """
     self.program = program
-    self._config, self._settings, self._description = config, settings, description
-    self._startup, self._signals = startup, signals
-    self._bad_records, self._worker, self._callbacks = bad_records, worker, callbacks
+    self._request, self._config, self._settings = request, request.config, request.settings
+    self._startup, self._signals = request.startup, request.signals
+    self._description, self._worker, self._callbacks = description, worker, request.callbacks
     self.result: Dict[str, Any] = {}
     self._trained: Dict[str, float] = {}
     self._validated: Dict[str, float] = {}
@@ -236,7 +248,7 @@ class Run:
     if checkpoints:
       checkpoints.warn = progress.write
 
-    with watch_records(self._bad_records, progress), contextlib.ExitStack() as closing:
+    with watch_records(self._request.bad_records, progress), contextlib.ExitStack() as closing:
       closing.callback(progress.close)
       own, summaries = build_callbacks(
           self._config, About(self._settings, self._description), steps=steps, progress=progress,

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, U
 from towers.arguments import with_known_names
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.data import BadRecords, Examples
+from towers.data import Examples
 from towers.input.micro_batches import AUTO
 from towers.placement.cluster import read_cluster
 from towers.placement.devices import Devices
@@ -21,7 +21,7 @@ from towers.training.fitting import recall_accumulate
 from towers.training.reporting.describe import describe_run
 from towers.training.reporting.progress import Callback
 from towers.training.reporting.result import format_result, write_result
-from towers.training.run import Run
+from towers.training.run import Request, Run
 from towers.training.settings.config import Config
 from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
@@ -109,37 +109,30 @@ def _train(program, callbacks, own):
 
   with claim(config, cluster, listens=not has_started(cluster)), Signals() as signals, \
       Startup(time.monotonic()) as startup, program.graph.as_default():
+    request = Request(config, {**program.settings, **own}, startup, signals, callbacks=callbacks)
     return train_configured(
-        build, config, {**program.settings, **own}, devices=program.devices, startup=startup,
-        signals=signals, num_towers=program.plan.num_towers,
-        splits=(program.train_examples, program.validation_examples), callbacks=callbacks)
+        build, request, devices=program.devices, num_towers=program.plan.num_towers,
+        splits=(program.train_examples, program.validation_examples))
 
 
-def train_configured(build: Callable[[int], TrainingGraph], config: Config,
-                     settings: Mapping[str, Any], *, devices: Devices, num_towers: int,
-                     splits: Sequence[Optional[Examples]], startup: Startup, signals: Signals,
-                     bad_records: Optional[BadRecords] = None,
-                     described: Optional[Mapping[str, str]] = None,
-                     callbacks: Sequence[Callback] = ()) -> Dict[str, Any]:
+def train_configured(build: Callable[[int], TrainingGraph], request: Request, *, devices: Devices,
+                     num_towers: int, splits: Sequence[Optional[Examples]],
+                     described: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
   """Trains a program as the worker that this process is, or follows as the evaluator.
 
   Args:
     build: returns the program in a number of micro-batches.
-    config: of this worker; its folder is locked.
-    settings: of program and run, by name.
+    request: what is asked of the run.
     devices: of this worker's towers.
     num_towers: that train, of these.
     splits: the data: training, validation.
-    startup: entered.
-    signals: entered.
-    bad_records: met in the data; None where there can be none.
     described: what `describe_run` is to say besides.
-    callbacks: of the user.
 
   Returns:
     As `train`.
   """
   cluster = read_cluster(os.environ)
+  config, settings, startup = request.config, request.settings, request.startup
   with join_workers(
       cluster, dict(common_to_workers(settings), towers=len(devices.names),
                     variables=choose_placement(settings['variables'], devices.names).kind,
@@ -157,7 +150,7 @@ def train_configured(build: Callable[[int], TrainingGraph], config: Config,
     program = build(accumulate)
     if cluster.is_evaluator:
       from towers.training.evaluator import evaluate
-      evaluate(program, config, startup=startup, signals=signals)
+      evaluate(program, config, startup=startup, signals=request.signals)
       return {}
     with program.graph.as_default():
       description = describe_run(program, **(described or {}))
@@ -166,8 +159,7 @@ def train_configured(build: Callable[[int], TrainingGraph], config: Config,
                f'{cluster.describe(0)} prints the rest')
     if cluster.is_chief and not config.checkpoint_dir:
       write_line('no checkpoint_dir: the weights are gone when the run ends')
-    run = Run(program, config, settings, description=description, startup=startup, signals=signals,
-              bad_records=bad_records, worker=worker, callbacks=callbacks)
+    run = Run(program, request, description=description, worker=worker)
     result = run.train(build if is_auto else None)
   if config.result_file:
     write_result(config.result_file, result)

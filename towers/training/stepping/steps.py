@@ -22,13 +22,13 @@ from tensorflow_v1 import Call, tf
 from towers.checks.law import has_parts, judge
 from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
-from towers.reduce.all_reduce import VOTES
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import Snapshot
 from towers.training.settings.learning_rate import get_rate_factor
 from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import ValidationPass
+from towers.training.stepping.votes import Votes
 from towers.training_graph import TrainingGraph
 from towers.update.guard import Diagnosis, build_diagnosis
 from towers.whole import WholeRows, flatten_rows
@@ -60,6 +60,8 @@ class Steps:
     runs: how often the session has run. It rises while the program makes progress, and the watchdog
       reads nothing else.
     activity: what the program is doing, in words.
+    has_other_workers: whether other workers take every step as well.
+    agree: see `Votes.agree`.
     update: of the last measured step, or None.
     metrics: of the training steps, and how long they waited for input.
     pass_began: where a validation tower measures weights of steps ago, all variables of then, for a
@@ -78,15 +80,18 @@ class Steps:
     self._session = session
     self._program = program
     self._validation = program.validation
-    self._votes = program.gradients.votes
+    votes = program.gradients.votes
+    self.has_other_workers = votes is not None
+    self._votes = Votes(session, votes)
+    self.agree = self._votes.agree
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
 
     train = [program.gradients.loss, program.train_op, program.input_wait]
     if program.gradients.metrics is not None:
       train.append(program.gradients.metrics)
-    if self._votes is not None:
-      train.append(self._votes.counts)
+    if votes is not None:
+      train.append(votes.counts)
     self._num_fetches = len(train)
     # The fetches of each kind of run of a training step.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
@@ -107,8 +112,6 @@ class Steps:
     self._measured_calls: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
-    self._own_votes = dict.fromkeys(VOTES, False)
-    self._agreed = dict.fromkeys(VOTES, False)
 
   @property
   def program(self) -> TrainingGraph:
@@ -179,29 +182,6 @@ class Steps:
     """Copies the chief's variables to all workers, which all call it; does nothing if alone."""
     if self._program.broadcast is not None:
       self._session.run(self._program.broadcast.all_op)
-
-  def agree(self, request: str, wants: bool) -> bool:
-    """Casts this worker's vote; returns whether any worker has voted for the request.
-
-    With several workers, votes count once a step has exchanged them, this worker's included.
-
-    Args:
-      request: one of `all_reduce.VOTES`.
-      wants: the vote.
-    """
-    if self._votes is None:
-      return wants
-    is_agreed, self._agreed[request] = self._agreed[request], False
-    wants = wants and not is_agreed  # A request that passed needs no vote any more.
-    if wants != self._own_votes[request]:
-      self._own_votes[request] = wants
-      self._votes.own.load([float(self._own_votes[name]) for name in VOTES], self._session)
-    return is_agreed
-
-  @property
-  def has_other_workers(self) -> bool:
-    """Whether other workers take every step as well."""
-    return self._votes is not None
 
   def measure(self, is_measured: bool) -> None:
     """Sets whether the next steps also compute `update`; the program must have a gradient norm."""
@@ -295,8 +275,8 @@ class Steps:
   def _end_step(self, results):
     """Counts the last run of a step, and raises NotFinite if the guard has blocked its update."""
     self.runs += 1
-    if self._votes is not None:
-      self._count_votes(results[self._num_fetches - 1])
+    if self.has_other_workers:
+      self._votes.count(results[self._num_fetches - 1], self.step)
     self.activity = 'training'
     self.metrics.add(self.step, results)
     is_done = results[1]
@@ -306,15 +286,6 @@ class Steps:
       self.skip()
     else:
       raise NotFinite
-
-  def _count_votes(self, votes):
-    """Counts the votes of all workers that a step has summed."""
-    is_same_step, *counts = votes
-    if not is_same_step:
-      raise RunError(f'The workers are not at the same step: this one has done {self.step}. One of '
-                     'them was started again alone, or from other checkpoints. This step has '
-                     'updated and saved nothing: end all workers, and start all of them again.')
-    self._agreed = {name: count > 0 for name, count in zip(VOTES, counts)}
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after it made gradients too large; returns whether it could."""
