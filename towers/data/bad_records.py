@@ -9,7 +9,7 @@ resumed runs stay exact under both. Threads of input pipelines write the log.
 
 import sys
 import threading
-from typing import Any, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
@@ -25,7 +25,12 @@ class BadRecordError(ValueError):
 
 
 class BadRecords:
-  """The policy for damaged records, and a log of them."""
+  """The policy for damaged records, and a log of them.
+
+  Attributes:
+    failure: what `report` has raised first, or None.
+    on_failure: called with that in its thread before it is raised.
+  """
 
   def __init__(self, policy: str = 'fail', stream: Any = None):
     """Starts an empty log, to `sys.stderr` if there is no stream.
@@ -37,6 +42,7 @@ class BadRecords:
       raise UsageError(f"on_bad_record is {policy!r}: choose one of {', '.join(POLICIES)}.")
     self.policy = policy
     self.failure: Optional[str] = None
+    self.on_failure: Callable[[str], Any] = lambda message: None
     self._stream = stream
     self._lock = threading.Lock()
     self._places: Set[Tuple[str, int]] = set()
@@ -59,7 +65,9 @@ class BadRecords:
       if self.policy == 'fail':
         message = place + ('. Repair or remove it, or leave such records out with '
                            'on_bad_record=skip.')
-        self.failure = self.failure or message
+        if self.failure is None:
+          self.failure = message
+          self.on_failure(message)
         raise UsageError(message)
       is_known = (path, offset) in self._places
       self._places.add((path, offset))

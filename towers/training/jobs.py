@@ -13,9 +13,11 @@ from towers.data import DataSet, Examples, LoadSettings, load
 from towers.input.micro_batches import read_accumulate
 from towers.placement.cluster import Cluster
 from towers.setting import is_function
+from towers.training.faults.run_error import end_process
 from towers.training.faults.signals import Signals
 from towers.training.settings import functions
 from towers.training.settings.config import Config
+from towers.training.settings.flags import say_in_flags
 from towers.training.settings.functions import load_function
 from towers.training.settings.xla import check_xla
 from towers.training.stepping.startup import Startup
@@ -62,6 +64,9 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
     return program
 
   source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
+  if cluster.trains_together and data_set.bad_records is not None:
+    # A step that fails while workers wait for each other crashes TensorFlow 1.14 now and then.
+    data_set.bad_records.on_failure = lambda message: end_process(say_in_flags(message), 2)
   request = Request(config, dataclasses.asdict(config), startup, signals, data_set.bad_records)
   train_configured(
       build, request, devices=devices,
