@@ -122,7 +122,7 @@ KINDS = {
 BY_INDEX = ('indices', 'bucketed', 'rows', 'records')
 # 53 examples in batches of 16: four steps, the last of 5 examples, fewer than most have towers.
 NUM, BATCH, STEPS = 53, 16, 4
-AXES = dict(kind=list(KINDS), mode=list(small.MODES), num_towers=[3, 1, 2, 8],
+AXES = dict(kind=list(KINDS), mode=['next', 'shard', 'split'], num_towers=[3, 1, 2, 8],
             num_workers=[1, 2, 3], last_batch=list(LAST_BATCHES), first_step=[0, 3, 1, 5],
             shuffle=[True, False], accumulate=[1, 2])
 
@@ -201,10 +201,13 @@ def test_every_shape_takes_the_same_examples_in_the_same_steps(point):
       for rank in range(point['num_workers'])]
   expected = of_one_tower(kind, point['last_batch'], shuffle)
   assert sort(steps) == expected[first_step:first_step + STEPS]
+  settings = dict(seed=SEED if shuffle else None, buckets=KINDS[kind](NUM).buckets)
   if kind in BY_INDEX:
-    settings = dict(seed=SEED if shuffle else None, buckets=KINDS[kind](NUM).buckets)
     assert sort(steps) == [sorted(plans[0].indices_at(step, **settings))
                            for step in range(first_step, first_step + STEPS)]
-  if not shuffle and kind != 'bucketed' and point['last_batch'] != 'carry':
+  if (kind in BY_INDEX or not shuffle) and point['last_batch'] != 'carry':
+    order = plans[0].order(**settings)
     for step, by_worker in enumerate(steps, first_step):
-      assert by_worker == [deal(plan, mode, step) for plan in plans]
+      epoch, _ = plans[0].position(step)
+      assert by_worker == [[order(np.array(positions, np.int64), epoch).tolist()
+                            for positions in deal(plan, mode, step)] for plan in plans]
