@@ -227,7 +227,7 @@ def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():
     with run.graph.as_default():
       assert ('\ncollective=ring has nothing to sum: there is one worker, whose towers share their '
               'variables\n') in describe_run(run.program)
-  with pytest.raises(UsageError, match='it runs on GPUs alone'):
+  with pytest.raises(UsageError, match='runs on GPUs alone'):
     Run(num_towers=2, num_workers=2, collective='nccl')
   for collective, words in (('nccl', 'runs on GPUs alone'), ('tree', 'choose one of auto, ring')):
     with tf.Graph().as_default(), pytest.raises(UsageError, match=words):
