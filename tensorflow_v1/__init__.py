@@ -18,6 +18,7 @@ from tensorflow_v1.collectives import (
     all_reduce_one_of,
     broadcast,
 )
+from tensorflow_v1.compiled_cache import count_compiled
 from tensorflow_v1.constants import get_constant
 from tensorflow_v1.data_sets import (
     as_written,
@@ -60,8 +61,8 @@ __all__ = [
     'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'Operation', 'Optimizer', 'SPINNING_HINDERS',
     'SUMS_16_BITS', 'ServerSession', 'Session', 'StagingArea', 'TAKING_KERNELS', 'Tensor',
     'Variable', 'all_reduce', 'all_reduce_one_of', 'as_written', 'before_each_run', 'broadcast',
-    'compiles_on_cpus', 'copy_dataset', 'find_last_op', 'get_compute_capabilities', 'get_constant',
-    'give_sessions_threads', 'import_placed',
+    'compiles_on_cpus', 'copy_dataset', 'count_compiled', 'find_last_op',
+    'get_compute_capabilities', 'get_constant', 'give_sessions_threads', 'import_placed',
     'is_dataset', 'keep_memory', 'kernel_bytes', 'load_keras', 'map_by_reader', 'multiply',
     'plain_data_options', 'private_session', 'select', 'set_gpu_memory', 'tf', 'unbatch',
     'use_deterministic_kernels', 'use_tf32', 'uses_persistent_batch_norm',

@@ -14,6 +14,7 @@ import sys
 import warnings
 from typing import Any, Dict, Iterator, Sequence
 
+from tensorflow_v1.compiled_cache import use_cache
 from towers.base.collector import uncollected
 from towers.base.default_signals import default_signals
 from towers.base.installed import check_environment, find_distributions, find_tensorflow
@@ -85,6 +86,8 @@ os.environ.setdefault(PERSISTENT_BATCH_NORM, '1')
 # step of a deep net. Any TF_XLA_FLAGS of the user's, even empty ones, turn the search on again.
 if IS_1:
   os.environ.setdefault('TF_XLA_FLAGS', '--tf_xla_clustering_fuel=0')
+elif _tensorflow is not None:
+  use_cache(os.environ, _tensorflow.version)
 # In TensorFlow 2.16 and later tf.keras is Keras 3, which builds no graphs. The package tf-keras is
 # Keras 2.
 if importlib.util.find_spec('tf_keras') is not None:

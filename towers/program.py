@@ -42,7 +42,9 @@ class Program(TrainingGraph):
       room for twice as many, and so on: `towers.train` then goes on by itself, and a session raises
       `towers.OutOfMemory`, which holds the number to build with.
     last_batch: of an epoch, if it is smaller: 'keep' takes it as it is; 'pad' fills it up with rows
-      that do not count, so that a tower's batches have one shape; 'drop' leaves it out.
+      that do not count, so that a tower's batches have one shape; 'drop' leaves it out;
+      'carry' fills it up with the first examples of the next epoch, which changes what a step
+      takes. 'auto' is 'keep', but for a new run of the command line that XLA compiles, 'carry'.
     num_towers: None for as many as there are GPUs, or 2 on virtual CPU devices.
     device: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs when there is any.
     workers: of which this process is one; None for what TF_CONFIG says.
@@ -89,7 +91,7 @@ class Program(TrainingGraph):
   def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
                optimizer: Optimizers,
                learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
-               batch_size: int, accumulate: Union[int, str] = 1, last_batch: str = 'keep',
+               batch_size: int, accumulate: Union[int, str] = 1, last_batch: str = 'auto',
                num_towers: Optional[int] = None, device: str = 'auto',
                workers: Optional[Workers] = None, input_mode: str = 'split',
                input_threads: Optional[int] = None, staging_depth: int = 1, shuffle: bool = True,

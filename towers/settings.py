@@ -70,10 +70,10 @@ GROUPS = {
         _program('accumulate', Count, 1,
                  'micro-batches per step: more of them take less memory; auto: as many as fit',
                  _at_least(1)),
-        _program('last_batch', str, 'keep',
+        _program('last_batch', str, 'auto',
                  'of an epoch, if it is smaller: as it is; filled up, for one shape; left out; '
-                 'filled up from the next epoch',
-                 ('keep', 'pad', 'drop', 'carry')),
+                 'filled up from the next epoch; auto: carry for a new run with XLA, else keep',
+                 ('auto', 'keep', 'pad', 'drop', 'carry')),
     ),
     'inputs': (
         _program('input_mode', str, 'split',

@@ -128,16 +128,19 @@ class TrainingGraph:
         gpu_memory=settings.gpu_memory)
     train_devices = devices.names[:-1] if settings.validation_tower else devices.names
     self.placement = choose_placement(settings.variables, train_devices)
-    self.settings['variables'] = self.placement.kind
+    # Only a command knows whether its run is a new one.
+    last_batch = 'keep' if settings.last_batch == 'auto' else settings.last_batch
+    self.settings.update(variables=self.placement.kind, last_batch=last_batch)
     self._check()
 
     self.feed = self._build_feed(
         train, train_devices, settings.batch_size, shuffle=settings.shuffle,
-        last_batch=settings.last_batch, accumulate=accumulate)
+        last_batch=last_batch, accumulate=accumulate)
     self.plan = self.feed.inputs.plan
     validation_feed = validation and self._build_feed(
         validation, devices.names[-1:] if settings.validation_tower else devices.names,
-        self.plan.micro_batch_size, last_batch='pad' if settings.last_batch == 'pad' else 'keep')
+        self.plan.micro_batch_size,
+        last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')
     is_training, is_validating = self._build_batches(validation_feed)
 
     store = build_variable_store(

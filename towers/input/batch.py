@@ -20,6 +20,7 @@ class Batch(NamedTuple):
       without an example holds one row all the same (see `fill`), and counts 0.
     may_be_empty: whether the number of examples can be 0.
     is_padded: whether rows that are not real may follow, so that all batches have one shape.
+    pads_validation: whether they may in validation alone.
     most_rows: of any of its batches, where it is known.
     put_op: puts the tower's next training batch into its staging area; None without staging.
     deal: how its rows are taken out of an epoch; None for a batch that no plan has dealt.
@@ -29,6 +30,7 @@ class Batch(NamedTuple):
   num_examples: Union[int, Any]
   may_be_empty: bool = False
   is_padded: bool = False
+  pads_validation: bool = False
   most_rows: Optional[int] = None
   put_op: Any = None
   deal: Optional[Deal] = None
@@ -42,7 +44,7 @@ class Batch(NamedTuple):
   @property
   def has_filler(self) -> bool:
     """Whether rows that are not real may follow the examples."""
-    return self.may_be_empty or self.is_padded
+    return self.may_be_empty or self.is_padded or self.pads_validation
 
   @property
   def num_rows(self) -> Optional[int]:

@@ -105,7 +105,9 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
         initializers.append(iterator.make_initializer(batches))
 
   def next_batches():
-    with tf.device(HOST), tf.name_scope(f'next_{examples.name}'):
+    # Sizes that differ between batches would be compiled anew.
+    with tf.device(HOST), tf.name_scope(f'next_{examples.name}'), \
+        tf.xla.experimental.jit_scope(compile_ops=False):
       batches = _build_batches(_TAKE[mode](get_nexts, plan), plan, mode, examples.marks_bad)
     return [batch._replace(deal=deal) for batch, deal in zip(batches, deals)]
 

@@ -5,6 +5,7 @@ never silently: `auto` says so, and fewer GPUs than asked for is an error before
 """
 
 import os
+import re
 from typing import List, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import (
@@ -195,6 +196,14 @@ def _set_gpus(config, devices, collective, precision):
   config.gpu_options.force_gpu_compatible = True
   if compiles_by_default(devices, precision):
     config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
+
+
+def compiles(devices: Devices, precision: str) -> bool:
+  """Returns whether XLA compiles on these devices, asked for or by default."""
+  if devices.kind == 'CPU':
+    return compiles_on_cpus()
+  asked = re.search(r'tf_xla_auto_jit=(?!-|0)', os.environ.get('TF_XLA_FLAGS', ''))
+  return bool(asked) or compiles_by_default(devices, precision)
 
 
 def compiles_by_default(devices: Devices, precision: str) -> bool:

@@ -15,6 +15,8 @@ share of it, examples over weights of the global batch, is known in the forward 
 
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
+import numpy as np
+
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
@@ -29,6 +31,10 @@ _FIX_METRIC = _FIX_OF_SEVERAL + '; they are averaged over all towers and steps'
 _FIX_WEIGHTED = ('return a value and a weight for each example, [batch], or for each token, '
                  '[batch, time]')
 _FIX_WHOLE = 'give towers.Whole tensors with a row for each example, [batch, ...]'
+
+
+class ScalarLoss(UsageError):
+  """A mean over a batch, of which rows that fill it up cannot be left out."""
 
 
 class Weighted(NamedTuple):
@@ -199,10 +205,13 @@ class _Summer:
 
   def _spread(self, mean):
     """Returns the sum of a loss that is the mean over the batch."""
-    if self._batch.is_padded:
-      raise UsageError('The model\'s loss is a scalar, the mean over a batch, and last_batch=pad '
-                       'fills batches up with rows that must not count: return one loss per '
-                       'example, [batch], or use last_batch=keep or drop.')
+    if self._batch.is_padded or self._batch.pads_validation:
+      which = ('pad fills batches' if self._batch.is_padded else
+               'pad and carry fill those of validation')
+      raise ScalarLoss(
+          f'The model\'s loss is a scalar, the mean over a batch, and last_batch={which} up with '
+          'rows that must not count: return one loss per example, [batch], or use last_batch=keep '
+          'or drop.')
     mean = tf.cast(mean, tf.float32)
     return self._batch.zero_if_empty([mean * tf.cast(self._batch.num_examples, mean.dtype)])[0]
 
@@ -227,12 +236,22 @@ class _Summer:
       raise UsageError(f'{what} has the shape {values.shape}: {_FIX_WHOLE}.')
     check = self._check_size(what, values, _FIX_WHOLE)
     with tf.control_dependencies([check] if check else []):
-      return values[:self._batch.num_examples] if self._batch.has_filler else tf.identity(values)
+      if not self._batch.has_filler:
+        return tf.identity(values)
+      with tf.xla.experimental.jit_scope(compile_ops=False):
+        return values[:self._batch.num_examples]
 
   def _sum(self, what, values, fix):
     """Returns the float32 sum of the values of the examples, `[batch, ...]`."""
     batch, numbers = self._batch, tf.cast(values, tf.float32)
-    total = tf.reduce_sum(numbers[:batch.num_examples] if batch.has_filler else numbers)
+    if batch.has_filler:
+      # Not a slice: its size would be part of what XLA compiles.
+      size = numbers.shape.as_list()[0]
+      rows = tf.range(tf.cast(tf.shape(numbers)[0], tf.float32)) if size is None else (
+          tf.constant(np.arange(size), tf.float32))
+      is_real = rows < tf.cast(batch.num_examples, tf.float32)
+      numbers = tf.where(is_real, numbers, tf.zeros_like(numbers))
+    total = tf.reduce_sum(numbers)
     check = self._check_size(what, values, fix)
     if check is not None:
       # An update waits for the loss, and so for this check.

@@ -1,5 +1,6 @@
 """Jobs: what the command line can be asked for, one function each."""
 
+import contextlib
 import dataclasses
 import inspect
 import sys
@@ -40,6 +41,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   """
   from tensorflow_v1 import tf
   from towers.placement.workers import Workers
+  from towers.tower.losses import ScalarLoss
   from towers.training.build import build_configured
   from towers.training.reporting.describe import describe_ops
   from towers.training.run import Request
@@ -54,12 +56,21 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
         config.export_dir, checkpoint_dir=config.checkpoint_dir, examples=data_set.train,
         predict=_find_predict(config, data_set), best_metric=config.best_metric)
   model = _build_model(config, data_set)
+  settings = dict(dataclasses.asdict(config),
+                  last_batch=_choose_last_batch(config, devices, cluster, data_set.train))
 
   def build(accumulate):
     with tf.Graph().as_default() as graph:
       startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
-      program = build_configured(dataclasses.replace(config, accumulate=accumulate), model,
-                                 data_set, Workers(cluster.num_workers, cluster.rank))
+      changes = dict(accumulate=accumulate, last_batch=settings['last_batch'])
+      try:
+        program = build_configured(dataclasses.replace(config, **changes), model, data_set,
+                                   Workers(cluster.num_workers, cluster.rank))
+      except ScalarLoss:
+        if config.last_batch != 'auto':
+          raise
+        settings['last_batch'] = 'keep'
+        return build(accumulate)
       startup.note(describe_ops(graph, len(devices.names)))
     return program
 
@@ -67,7 +78,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   if cluster.trains_together and data_set.bad_records is not None:
     # A step that fails while workers wait for each other crashes TensorFlow 1.14 now and then.
     data_set.bad_records.on_failure = lambda message: end_process(say_in_flags(message), 2)
-  request = Request(config, dataclasses.asdict(config), startup, signals, data_set.bad_records)
+  request = Request(config, settings, startup, signals, data_set.bad_records)
   train_configured(
       build, request, devices=devices,
       num_towers=len(devices.names) - (config.validation == 'tower'),
@@ -77,6 +88,24 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
                             f'peak rate {config.peak_learning_rate():g}'))
   if export is not None and not cluster.is_evaluator:
     write_line(f'exported to {export()}')
+
+
+def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Examples) -> str:
+  """Returns what `last_batch` says; 'auto' is as in the newest checkpoint that can be read.
+
+  A new run of one worker carries where XLA compiles, which so has one shape to compile.
+  """
+  from towers.input.order import CARRY_TENSOR
+  from towers.placement.devices import compiles
+  from towers.training.saving.files import find_checkpoints, open_reader
+
+  if config.last_batch != 'auto':
+    return config.last_batch
+  for path in find_checkpoints(config.checkpoint_dir) if config.checkpoint_dir else ():
+    with contextlib.suppress(Exception):  # A damaged one makes TensorFlow raise anything.
+      return 'carry' if open_reader(path).has_tensor(CARRY_TENSOR) else 'keep'
+  may_carry = train.buckets is None and not train.marks_bad and cluster.num_workers == 1
+  return 'carry' if may_carry and compiles(devices, config.precision) else 'keep'
 
 
 def check(config: Config, data_set: DataSet) -> bool:
@@ -116,7 +145,8 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   return measure(
       data_set.train, devices, batch_size=config.batch_size,
       accumulate=read_accumulate(config.accumulate),
-      last_batch=config.last_batch, shuffle=config.shuffle, seed=config.seed,
+      last_batch='keep' if config.last_batch == 'auto' else config.last_batch,
+      shuffle=config.shuffle, seed=config.seed,
       input_threads=config.input_threads)
 
 

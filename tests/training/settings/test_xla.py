@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tensorflow_v1 import tf
 from tests import ROOT
 from tests.test_main import result_here, run, run_with_result
 from towers.training.settings.xla import set_xla
@@ -56,6 +57,67 @@ def test_on_compiles_and_off_does_not(kind, compiles):
                         capture_output=True, timeout=120, text=True)
   assert done.returncode == 0, done.stderr
   assert (int(done.stdout) > 0) == compiles
+
+
+# A run with batch normalisation, and how much is compiled by the end of each epoch.
+COUNT_COMPILATIONS = '''
+import os, sys
+os.environ['TF_XLA_FLAGS'] = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
+import numpy as np
+import towers
+from tensorflow_v1 import count_compiled, tf
+from tests.harness import small
+from towers.tower.batch_norm_layer import batch_norm
+
+def model(batch, is_training):
+  features, labels = batch
+  images = tf.reshape(features, [-1, 5, 1, 1])
+  for name in ('first', 'second'):
+    kernel = tf.get_variable(name, [3, 3, images.shape[-1], 8])
+    images = tf.nn.relu(batch_norm(tf.nn.conv2d(images, kernel, 1, 'SAME'), is_training, name=name))
+  return small.model((tf.reduce_mean(images, [1, 2]), labels), is_training)
+
+counts = []
+
+class Count(towers.Callback):
+  def on_step(self, run):
+    counts.append(count_compiled())
+
+num_towers, mode, validates = int(sys.argv[1]), sys.argv[2], sys.argv[3] == 'switch'
+program = towers.Program(
+    model, train=small.random_examples(53), batch_size=8, num_towers=num_towers, device='cpu',
+    validation=small.random_examples(21, 'validation') if validates else None, input_mode=mode,
+    optimizer=tf.train.MomentumOptimizer(0.1, 0.9), last_batch='carry')
+result = towers.train(program, epochs=3, callbacks=[Count()], quiet=True)
+print('counts', *counts[7:], result['xla_compilations'])
+'''
+
+
+def count_compilations(cache, *arguments):
+  """Returns what is compiled after each step from the second epoch on, and by the end."""
+  environ = dict(os.environ, XDG_CACHE_HOME=str(cache))
+  done = subprocess.run([sys.executable, '-c', COUNT_COMPILATIONS, *arguments], cwd=ROOT,
+                        env=environ, capture_output=True, timeout=200, text=True)
+  assert done.returncode == 0, done.stderr
+  last = done.stdout.strip().splitlines()[-1].split()
+  return [None if text == 'None' else int(text) for text in last[1:]]
+
+
+@pytest.mark.nightly(but='2-shard')
+@pytest.mark.parametrize('num_towers, mode', [('1', 'split'), ('2', 'shard'), ('2', 'next')])
+def test_nothing_is_compiled_after_the_first_epoch(num_towers, mode, tmp_path):
+  switch = count_compilations(tmp_path / 'switch', num_towers, mode, 'switch')
+  none = count_compilations(tmp_path / 'none', num_towers, mode, 'none')
+  if tf.__version__.startswith('1.'):
+    assert {*switch, *none} == {None}
+    return
+  assert len(set(switch)) == len(set(none)) == 1
+  assert 0 < none[0] <= switch[0] <= 2 * none[0]
+  # Warm: nothing, also where a program is damaged, but for that one.
+  assert count_compilations(tmp_path / 'none', num_towers, mode, 'none')[-1] == 0
+  program = max((tmp_path / 'none').rglob('*.pb'))
+  program.write_bytes(program.read_bytes()[:-9])
+  assert count_compilations(tmp_path / 'none', num_towers, mode, 'none')[-1] == 1
 
 
 FLAGS = ['--model=linear', '--batch_size=100', '--steps=20', '--noshuffle']

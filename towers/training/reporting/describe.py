@@ -14,7 +14,7 @@ from towers.tower.recomputing.recompute import Recomputed
 from towers.training_graph import TrainingGraph
 
 # Where 'auto' asks for nothing that differs.
-_FREE = ('tower_build', 'variables')
+_FREE = ('tower_build', 'variables', 'last_batch')
 
 
 def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', model: str = '',

@@ -4,7 +4,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import count_compiled, tf
 from towers.training.reporting.progress import Progress
 from towers.training.stepping.steps import Steps
 
@@ -31,4 +31,4 @@ def build_result(steps: Steps, progress: Progress, end: Any, *, trained: Dict[st
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
       first_losses=steps.metrics.first_losses, all_reduce_bytes=all_reduce and all_reduce.num_bytes,
       setup_seconds=progress.first_step_at and progress.first_step_at - started,
-      tensorflow_version=tf.__version__)
+      xla_compilations=count_compiled(), tensorflow_version=tf.__version__)
