@@ -36,6 +36,7 @@ def find_row(report, name):
   return row
 
 
+@pytest.mark.nightly(but='3')
 @pytest.mark.parametrize('num_towers', [1, 3, 8])
 def test_a_right_model_agrees(num_towers):
   report = check(small.model, num_towers=num_towers)
@@ -123,6 +124,7 @@ def test_random_ops_with_a_state_are_named_and_the_rest_agrees_without_them(caps
   assert check(model, is_training=False).agrees
 
 
+@pytest.mark.nightly(but='layer_normalised')
 @pytest.mark.parametrize('name', ['layer_normalised',
                                   pytest.param('slim_normalised', marks=only_1)])
 def test_frozen_moving_averages_are_checked_and_trained_with(name):

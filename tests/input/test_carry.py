@@ -111,6 +111,7 @@ def train(folder, steps=None, *, epochs=None, batch_size=8, last_batch='carry', 
   return model.ids, result, weights, validated
 
 
+@pytest.mark.nightly(but='shard')
 @pytest.mark.parametrize('shape', [
     dict(num_towers=3, input_mode='shard'), dict(num_towers=2, input_mode='next')],
     ids=['shard', 'next'])

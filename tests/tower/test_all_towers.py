@@ -121,7 +121,7 @@ POINTS = [
 
 MODELS = [counted, centred, contrasted, placed, listed, named]
 # At each commit one point of each model.
-FAST = list(zip(MODELS, [POINTS[place] for place in (4, 0, 2, 5, 3, 1)]))
+FAST = list(zip(MODELS, [POINTS[place] for place in (4, 0, 1, 5, 3, 0)]))
 
 
 @functools.lru_cache(maxsize=None)
