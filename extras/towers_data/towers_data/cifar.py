@@ -58,12 +58,8 @@ def load_cifar(name: str, data_dir: Any, *, bad_records: BadRecords, augment: st
                seed: int = 0) -> DataSet:
   """Loads both splits.
 
-  Args:
-    name: 'cifar10' or 'cifar100'.
-    data_dir: the folder of the files, or the one that their archive was unpacked in.
-    bad_records: the policy for labels out of range, and for bytes after a file's last whole record.
-    augment: of the training split, 'none' or 'cifar'.
-    seed: of augmentation.
+  The folder is that of the files, or the one that their archive was unpacked in. Damage is a label
+  out of range, or bytes after a file's last whole record.
 
   Raises:
     UsageError: files that are missing or, by the policy, damaged.

@@ -7,25 +7,14 @@ from towers.base.usage_error import UsageError
 
 
 class Entry(NamedTuple):
-  """A file or folder in a folder.
-
-  Attributes:
-    name: in the folder.
-    path: with the folder.
-    is_folder: whether it is one; otherwise it is a file.
-  """
+  """A file or folder in a folder."""
   name: str
   path: str
   is_folder: bool
 
 
 def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
-  """Returns the path of a folder that exists.
-
-  Args:
-    data_dir: the setting, or None.
-    data: the data set's name, for the message.
-    needs: what should be in the folder, for the message.
+  """Returns the path of a folder that exists; `needs` says what data sets of its kind hold.
 
   Raises:
     UsageError: data_dir is None, does not exist, or is not a folder.

@@ -25,14 +25,6 @@ def load_image_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Opt
                       max_image_pixels: int, augment: str = 'none', seed: int = 0) -> DataSet:
   """Loads both splits of a folder.
 
-  Args:
-    data_dir: the folder of train and validation.
-    bad_records: the policy for images that cannot be read.
-    image_size: height and width that images get; None for 224.
-    max_image_pixels: larger images are refused.
-    augment: of the training split.
-    seed: of augmentation.
-
   Returns:
     DataSet with images `[batch, image_size, image_size, 3]` uint8 and labels `[batch]` int32.
 

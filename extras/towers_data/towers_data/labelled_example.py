@@ -9,6 +9,8 @@ Other features, such as bounding boxes and names, are ignored.
 from typing import Tuple
 
 from towers.data.bad_records import BadRecordError
+from towers.data.encoded_images import ImageSource
+from towers.data.formats.tfrecord import Records
 from towers_data.example_proto import decode_example, encode_example
 
 IMAGE_FEATURE, LABEL_FEATURE = 'image/encoded', 'image/class/label'
@@ -18,6 +20,21 @@ _FEATURES = (IMAGE_FEATURE, LABEL_FEATURE)
 def encode_labelled(image: bytes, label: int) -> bytes:
   """Returns a record."""
   return encode_example({IMAGE_FEATURE: image, LABEL_FEATURE: label})
+
+
+def labelled_source(records: Records, *, num_classes: int, first_label: int,
+                    names: Tuple[str, str] = _FEATURES) -> ImageSource:
+  """Returns the images of records; for the arguments see `decode_labelled`."""
+  def decode(record):
+    if isinstance(record, BadRecordError):
+      return record
+    try:
+      return decode_labelled(record, num_classes=num_classes, first_label=first_label, names=names)
+    except BadRecordError as error:
+      return error
+
+  return ImageSource(len(records), lambda indices: [*map(decode, records.read(indices))],
+                     records.place)
 
 
 def decode_labelled(record: bytes, *, num_classes: int, first_label: int,

@@ -25,13 +25,7 @@ def load_npy(data_dir: Any, *, bad_records: BadRecords, num_classes: Any = None,
              augment: str = 'none', seed: int = 0) -> DataSet:
   """Loads both splits of a folder.
 
-  Args:
-    data_dir: the folder.
-    bad_records: the policy for labels out of range.
-    num_classes: labels must lie in 0 … num_classes - 1; None for one more than the largest label to
-      learn from.
-    augment: of the training split, 'none' or 'cifar'.
-    seed: of augmentation.
+  Labels must lie in 0 … num_classes - 1, by default up to the largest one to learn from.
 
   Returns:
     DataSet with images `[batch, height, width, channels]`, uint8 or float32 as in the files, and

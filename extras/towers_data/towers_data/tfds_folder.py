@@ -15,15 +15,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from towers.base.json_files import parse_json
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
-from towers.data.bad_records import BadRecordError, BadRecords
-from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
+from towers.data.bad_records import BadRecords
+from towers.data.encoded_images import ImageFormat, encoded_examples
 from towers.data.examples import DataSet, Examples
 from towers.data.folders.idx_folder import list_folder
 from towers.data.formats.tfrecord import Records
 from towers.data.records import open_records, record_examples
 from towers_data.folder import check_folder
 from towers_data.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
-from towers_data.labelled_example import decode_labelled
+from towers_data.labelled_example import labelled_source
 from towers_data.tfds_features import (
   Feature,
   Features,
@@ -66,13 +66,8 @@ def load_tfds_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Opti
                      max_image_pixels: int, augment: str = 'none', seed: int = 0) -> DataSet:
   """Loads both splits of a folder of labelled images.
 
-  Args:
-    data_dir: the folder of a version.
-    bad_records: the policy for damaged lengths, found while loading, and payloads, found later.
-    image_size: height and width that images get; None for the folder's own, or 224 if it has none.
-    max_image_pixels: larger images are refused.
-    augment: of the training split.
-    seed: of augmentation.
+  The folder is that of a version; images get their own size if it is one and no other is given, or
+  else 224. Damaged lengths are found while loading, and payloads later.
 
   Returns:
     DataSet with images `[batch, image_size, image_size, channels]` uint8 and labels `[batch]`
@@ -91,12 +86,10 @@ def load_tfds_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Opti
 
   def load(split, name, augment):
     records = opened.open_split(split, bad_records)
-
-    def read(indices):
-      return [_decode(record, image, label) for record in records.read(indices)]
-
-    return encoded_examples(ImageSource(len(records), read, records.place), format=format,
-                            augment=augment, seed=seed, bad_records=bad_records, name=name)
+    source = labelled_source(records, num_classes=label.num_classes, first_label=0,
+                             names=(image.path, label.path))
+    return encoded_examples(source, format=format, augment=augment, seed=seed,
+                            bad_records=bad_records, name=name)
 
   validation = next((name for name in VALIDATION_NAMES if name in opened.splits), None)
   if validation is None:
@@ -108,17 +101,6 @@ def load_tfds_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Opti
       image_shape=(size, size, channels), num_classes=label.num_classes, bad_records=bad_records,
       source=f'{opened.dataset} as tensorflow-datasets prepared it, read by record index: every '
       'mode and tower takes exact shares')
-
-
-def _decode(record, image, label):
-  """Returns a record's image and label, or a BadRecordError; the record may be one."""
-  if isinstance(record, BadRecordError):
-    return record
-  try:
-    return decode_labelled(record, num_classes=label.num_classes, first_label=0,
-                           names=(image.path, label.path))
-  except BadRecordError as error:
-    return error
 
 
 class _Folder(NamedTuple):

@@ -15,14 +15,14 @@ from typing import Any, Dict, List, Optional
 
 from towers.base.json_files import read_sealed
 from towers.base.usage_error import UsageError
-from towers.data.bad_records import BadRecordError, BadRecords
-from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
+from towers.data.bad_records import BadRecords
+from towers.data.encoded_images import ImageFormat, encoded_examples
 from towers.data.examples import DataSet
 from towers.data.folders.idx_folder import list_folder
 from towers.data.records import open_records
 from towers_data.folder import check_folder, scan_folder
 from towers_data.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
-from towers_data.labelled_example import decode_labelled
+from towers_data.labelled_example import labelled_source
 
 DESCRIPTION = 'data_set.json'
 DESCRIPTION_FORMAT = 'towers data set 1'
@@ -44,15 +44,8 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords,
                          augment: str = 'none', seed: int = 0) -> DataSet:
   """Loads both splits of a folder.
 
-  Args:
-    data_dir: the folder.
-    bad_records: the policy for damaged lengths, found while loading, and payloads, found later.
-    image_size: height and width that images get; None for what data_set.json says, or 224.
-    num_classes: None for what data_set.json says, or 1000.
-    first_label: the label that becomes 0; None for what data_set.json says, or 1.
-    max_image_pixels: larger images are refused.
-    augment: of the training split.
-    seed: of augmentation.
+  Where settings are None they are what data_set.json says, or 224 pixels, 1000 classes from 1 on.
+  Damaged lengths are found while loading, and payloads later.
 
   Returns:
     DataSet with images `[batch, image_size, image_size, channels]` uint8 and labels `[batch]`
@@ -75,13 +68,9 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords,
 
   def load(split, augment):
     records = open_records(files[split], bad_records, counts=counts, counted_by=DESCRIPTION)
-
-    def read(indices):
-      return [_decode(record, num_classes, first_label) for record in records.read(indices)]
-
-    return encoded_examples(ImageSource(len(records), read, records.place), format=format,
-                            augment=augment, seed=seed, bad_records=bad_records,
-                            name=f'tfrecord_{split}')
+    source = labelled_source(records, num_classes=num_classes, first_label=first_label)
+    return encoded_examples(source, format=format, augment=augment, seed=seed,
+                            bad_records=bad_records, name=f'tfrecord_{split}')
 
   return DataSet(
       train=load('train', augment), validation=load('validation', 'none'),
@@ -89,16 +78,6 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords,
       bad_records=bad_records,
       source=f"{len(files['train']):,} + {len(files['validation']):,} TFRecord files, read by "
       "record index: every mode and tower takes exact shares, whatever the sizes of files")
-
-
-def _decode(record, num_classes, first_label):
-  """Returns a record's image and label, or a BadRecordError; the record may be one."""
-  if isinstance(record, BadRecordError):
-    return record
-  try:
-    return decode_labelled(record, num_classes=num_classes, first_label=first_label)
-  except BadRecordError as error:
-    return error
 
 
 def find_shards(folder: str) -> Dict[str, List[str]]:
