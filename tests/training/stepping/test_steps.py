@@ -1,5 +1,6 @@
 """Variables start while the training step is prepared, and a skipped step counts its examples."""
 
+import sys
 import threading
 
 import numpy as np
@@ -45,6 +46,22 @@ def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
     monkeypatch.setattr(Call, 'prepare', None)
     run.steps.train()
     assert run.counters()[0] == 1
+
+
+@pytest.mark.nightly(but='False')
+@pytest.mark.parametrize('validation_tower', [False, True])
+def test_a_step_calls_little_python(validation_tower):
+  calls = []
+  with Run(num_towers=2, validation_tower=validation_tower) as run:
+    for _ in range(3):
+      run.train()
+    sys.setprofile(lambda frame, event, _: calls.append((event, frame.f_code.co_name)))
+    try:
+      run.train()
+    finally:
+      sys.setprofile(None)
+  # While Python works, the threads of the session go to sleep.
+  assert sum(event in ('call', 'c_call') for event, _ in calls) <= 10, calls
 
 
 @pytest.mark.nightly(but='2-False')
