@@ -31,7 +31,7 @@ def test_a_program_trains_on_towers_as_on_one(name):
     assert all(np.array_equal(value, called.initial[variable])
                for variable, value in one.initial.items())
     assert largest_difference(one, called) <= 1e-5
-    assert largest_difference(called, train(name, num_towers, 'clone')) == 0
+  assert largest_difference(called, train(name, num_towers, 'clone')) == 0
   report = check(name)
   assert report.agrees and not report.causes, report.format()
 
