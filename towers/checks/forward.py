@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Tensor, tf
 from towers.graph.source import format_op
 from towers.graph.walk import find_dead, find_dependents, find_needed
 from towers.graph.writes import find_writes
@@ -119,8 +119,7 @@ class Forward:
     moments = self._find_moments()
     if feeds_moments and (kernels or moments):
       values = self._read([*(op.outputs[0] for op in kernels), *moments])
-      self._fixed.update((tensor, values[tensor]) for tensor, size in moments.items()
-                         if values[tensor].size == size)
+      self._fixed.update((tensor, values[tensor]) for tensor in moments if tensor in values)
       self.by_row.update((op.outputs[0], values[op.outputs[0]]) for op in kernels)
       self._fetches.update((('input', op.name), op.inputs[0]) for op in kernels)
     elif not self._fixed and any(
@@ -150,10 +149,9 @@ class Forward:
       alone = [self._read([tensor]) for tensor in tensors] if len(tensors) > 1 else []
       return {tensor: value for values in alone for tensor, value in values.items()}
 
-  def _find_moments(self) -> Dict[Any, int]:
-    """Returns what both the loss and updates of moving averages take from the batch: tensors, each
-    with the size that a moment has."""
-    found: Dict[Any, int] = {}
+  def _find_moments(self) -> List[Tensor]:
+    """Returns the moments that both the loss and updates of moving averages take from the batch."""
+    found: List[Tensor] = []
     for write in self.writes:
       [variable, *_] = write.variables
       if not is_moving_average(variable):
@@ -163,8 +161,9 @@ class Forward:
       updating = find_needed([write.op], within=self.of_batch)
       for tensor in [tensor for op in updating & self._needed for tensor in op.outputs]:
         readers = set(tensor.consumers())
-        if readers & self._needed and readers & updating - self._needed:
-          found[tensor] = tf.TensorShape(shape).num_elements()
+        if (readers & self._needed and readers & updating - self._needed and
+            tensor.shape.num_elements() == tf.TensorShape(shape).num_elements()):
+          found.append(tensor)
     return found
 
   def run(self, index: Any, layout: str, count: Optional[int] = None) -> Values:

@@ -47,8 +47,9 @@ def find_change(first: Trial, second: Trial, left: Sequence[Step], right: Sequen
     what = (f'the input batch: tensor {name} ({value.dtype}, {list(value.shape)}) of step '
             f'{index + 1}')
   elif kind == OP:
-    op = first.find_op(name)
-    what = f'the op {name.split(":")[0]} ({op.type}{find_line(op)}) in step {index + 1}'
+    name = name.split(':')[0]
+    op = first.program.graph.get_operation_by_name(first.program.towers[0].scope + name)
+    what = f'the op {name} ({op.type}{find_line(op)}) in step {index + 1}'
   else:
     what = _NAMES[kind].format(index + 1, name)
   return what, _ADVICE[kind]

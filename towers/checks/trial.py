@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Operation, tf
+from tensorflow_v1 import tf
 from towers.data.examples import Examples
 from towers.graph.walk import find_dead, find_needed
 from towers.placement.counters import get_examples_seen, get_global_step
@@ -113,10 +113,6 @@ class Trial:
                if tf.is_tensor(tensor)]
     return {tensor: value[::-1] if np.ndim(value) else value
             for tensor, value in zip(tensors, session.run(tensors))}
-
-  def find_op(self, name: str) -> Operation:
-    """Returns the first tower's op that computes an activation."""
-    return self._fetches[OP, name][0].op
 
   def _find_activations(self, ops) -> Step:
     """Returns the tensors that are in all towers, in the model's order, by the name in a tower."""
