@@ -39,7 +39,7 @@ from towers.placement.host import HOST
 from towers.placement.variables import build_variable_store
 from towers.serving import call_predict, name_outputs
 from towers.tower.all_towers import join_sums
-from towers.tower.drawing.draws import begin_draws
+from towers.tower.drawing.draws import begin_draws, tie_draws
 from towers.tower.forward_pass import build_forward
 from towers.tower.global_batch import join_batches
 from towers.tower.model_call import Model, ModelCall
@@ -181,9 +181,11 @@ class Forward:
         call = call._replace(model=lambda batch, is_training: name_outputs(
             compute, call_predict(compute, batch)))
         self._fetches = []
-        for index, (batch, device) in enumerate(zip(self._batches, names)):
+        for index, (batch, device) in enumerate(zip(whole.batches, names)):
           with tf.device(device), tf.name_scope(f'tower_{index}') as scope:
             self._fetches.append(call.compute(batch.tensors, index=index, scope=scope))
+          tie_draws([op for op in graph.get_operations() if op not in store.initial_ops], draws,
+                    tower=index, scope=scope, batch=batch)
       self._session = tf.Session(graph=graph, config=build_session_config(devices))
       self._session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
                          tf.tables_initializer()])

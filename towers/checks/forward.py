@@ -154,16 +154,14 @@ class Forward:
     found: List[Tensor] = []
     for write in self.writes:
       [variable, *_] = write.variables
-      if not is_moving_average(variable):
-        continue
-      shape = (variable.get_attr('shape') if variable.type == 'VarHandleOp'
-               else variable.outputs[0].shape)
+      size = tf.TensorShape(variable.get_attr('shape')).num_elements()
       updating = find_needed([write.op], within=self.of_batch)
-      for tensor in [tensor for op in updating & self._needed for tensor in op.outputs]:
-        readers = set(tensor.consumers())
-        if (readers & self._needed and readers & updating - self._needed and
-            tensor.shape.num_elements() == tf.TensorShape(shape).num_elements()):
-          found.append(tensor)
+      for op in updating & self._needed if is_moving_average(variable) else ():
+        for tensor in op.outputs:
+          readers = set(tensor.consumers())
+          if (readers & self._needed and readers & updating - self._needed
+              and tensor.shape.num_elements() == size):
+            found.append(tensor)
     return found
 
   def run(self, index: Any, layout: str, count: Optional[int] = None) -> Values:
