@@ -156,17 +156,16 @@ def test_nothing_moves_what_is_drawn(name, tmp_path):
     assert [session.train() for _ in range(4, NUM_STEPS)] == losses[4:]
 
 
-@pytest.mark.parametrize('point', nightly_but([(3, 'shard', {})], [
+@pytest.mark.parametrize('num_towers, mode, settings', nightly_but([(3, 'shard', {})], [
     (2, 'split', dict(variables='replicated')), (3, 'shard', {}),
     (8, 'next', dict(validation_tower=True))]))
-def test_what_is_measured_and_predicted_draws_alike(point):
+def test_what_is_measured_and_predicted_draws_alike(num_towers, mode, settings):
   def measure(num_towers, *point, **settings):
     with tf.Graph().as_default(), build('dropout', num_towers, *point, **settings
                                         ).session() as session:
       return (session.validate()['loss'], session.evaluate(towers.from_arrays(x[:17]))['loss'],
               session.predict(x, dropout(0.5)))
 
-  num_towers, mode, settings = point
   for ours, expected in zip(measure(num_towers, mode, **settings), measure(1)):
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
