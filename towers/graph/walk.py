@@ -1,6 +1,4 @@
-"""Walks over a graph: the ops that an op needs, those that need it, those that may not run, and
-the functions that it calls.
-"""
+"""Walks over a graph: what an op needs, what needs it, what may not run, and what it calls."""
 
 from typing import Any, Container, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 

@@ -90,7 +90,8 @@ def begin_draws(seed: int) -> Draws:
 
 def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch
               ) -> List[Operation]:
-  """Ties the random ops of a tower's model to (seed, name, step, turn, place).
+  """Ties the random ops of a tower's model to (seed, name, step, turn, place); returns those that
+  keep a state of their own.
 
   Stateless ops stay as they are: a caller of `tf.random.stateless_*` decides by its seed which
   towers and steps draw alike.
@@ -101,9 +102,6 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
     tower: its index, which seeds what cannot be drawn by place.
     scope: the tower's name scope.
     batch: of the tower.
-
-  Returns:
-    The ops that keep a state of their own.
 
   Raises:
     UsageError: a generator or a function draws; names the op.
