@@ -13,7 +13,7 @@ import glob
 import os
 import re
 import zlib
-from typing import MutableMapping, Optional, Set
+from typing import List, MutableMapping, Optional, Set
 
 from towers.base.files import write_whole
 from towers.base.paths import find_in_cache
@@ -68,7 +68,7 @@ def count_compiled() -> Optional[int]:
 
 def _find_processor():
   """Returns a number for the processor and the GPUs that programs are compiled for."""
-  lines = []
+  lines: List[str] = []
   for path in ['/proc/cpuinfo', '/proc/driver/nvidia/version',
                *sorted(glob.glob('/proc/driver/nvidia/gpus/*/information'))]:
     with contextlib.suppress(OSError), open(path, errors='replace') as file:
