@@ -44,6 +44,7 @@ def live(notes, drops_out, flags):
   def note(*words):
     os.write(notes, (' '.join(map(str, words)) + '\n').encode())
 
+  starting = []
   cluster = read_cluster(os.environ)
   note('process', cluster.rank, cluster.num_workers, cluster.addresses[0], time.monotonic())
 
@@ -54,8 +55,9 @@ def live(notes, drops_out, flags):
       note('build')
 
     def look(numbers, step, is_training):
-      note('train' if is_training else 'validate', step, tower, *numbers)
-      time.sleep(SECONDS_PER_STEP)
+      if not starting:  # Before the first step parts of its batch are measured.
+        note('train' if is_training else 'validate', step, tower, *numbers)
+        time.sleep(SECONDS_PER_STEP)
       return numbers
 
     step = tf.train.get_or_create_global_step().read_value()
@@ -75,8 +77,12 @@ def live(notes, drops_out, flags):
       return result
     return wrapper
 
+  def begin(*_):
+    note('start')
+    starting.append(True)
+
   pipeline.fill_empty = small.fill_with_nan
-  Steps.start = wrapped(Steps.start, lambda *_: note('start'))
+  Steps.start = wrapped(Steps.start, begin, starting.clear)
   Progress.step = wrapped(Progress.step,
                           lambda _, step, loss: note('loss', step, float(loss).hex()))
   Checkpoints._write = wrapped(Checkpoints._write, lambda *_: note('save'), lambda: note('saved'))
