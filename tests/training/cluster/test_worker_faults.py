@@ -147,7 +147,7 @@ def test_a_worker_that_never_comes_is_named_after_the_time():
     assert cluster.wait(0, 2) == [EXIT_CODE, EXIT_CODE]
     text = cluster.output(0) + cluster.output(2)
     missing = f'worker 1 ({cluster.addresses[1]}) is not there'
-    assert f'{missing} after 8 s (start_seconds)' in text
+    assert f'{missing} after 8 s (--start_seconds)' in text
     assert f'waiting for the other workers: {missing} yet' in text
 
 
