@@ -47,13 +47,7 @@ class ImageSource(NamedTuple):
 
 
 class ImageFormat(NamedTuple):
-  """What images become.
-
-  Attributes:
-    size: height and width of the result, in pixels.
-    channels: 1 or 3.
-    max_pixels: images of more pixels than this are refused.
-  """
+  """What images become: squares of `size` pixels; those of more than `max_pixels` are refused."""
   size: int
   channels: int
   max_pixels: int
@@ -63,13 +57,7 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
                      bad_records: BadRecords, name: str) -> Examples:
   """Returns a split of images `[batch, size, size, channels]` uint8 and labels `[batch]` int32.
 
-  Args:
-    source: where they are.
-    format: what they become.
-    augment: one of `augment.KINDS`.
-    seed: of augmentation.
-    bad_records: what to do with those that cannot be read.
-    name: of the split.
+  It is augmented by one of `augment.KINDS`, and its draws are those of the seed.
   """
   reader = _Reader(source, format, augment, seed, bad_records, name)
   return Examples(num_examples=source.num_examples, read=reader.read, marks_bad=reader.marks_bad,
