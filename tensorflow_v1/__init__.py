@@ -24,10 +24,12 @@ from tensorflow_v1.data_sets import (
     as_written,
     copy_dataset,
     find_last_op,
+    get_next_by_reader,
     is_dataset,
     map_by_reader,
     plain_data_options,
     unbatch,
+    with_own_thread,
 )
 from tensorflow_v1.devices import (
     SPINNING_HINDERS,
@@ -62,8 +64,9 @@ __all__ = [
     'SUMS_16_BITS', 'ServerSession', 'Session', 'StagingArea', 'TAKING_KERNELS', 'Tensor',
     'Variable', 'all_reduce', 'all_reduce_one_of', 'as_written', 'before_each_run', 'broadcast',
     'compiles_on_cpus', 'copy_dataset', 'count_compiled', 'find_last_op',
-    'get_compute_capabilities', 'get_constant', 'give_sessions_threads', 'import_placed',
-    'is_dataset', 'keep_memory', 'kernel_bytes', 'load_keras', 'map_by_reader', 'multiply',
-    'plain_data_options', 'private_session', 'select', 'set_gpu_memory', 'tf', 'unbatch',
-    'use_deterministic_kernels', 'use_tf32', 'uses_persistent_batch_norm',
+    'get_compute_capabilities', 'get_constant', 'get_next_by_reader', 'give_sessions_threads',
+    'import_placed', 'is_dataset', 'keep_memory', 'kernel_bytes', 'load_keras', 'map_by_reader',
+    'multiply', 'plain_data_options', 'private_session', 'select', 'set_gpu_memory', 'tf',
+    'unbatch', 'use_deterministic_kernels', 'use_tf32', 'uses_persistent_batch_norm',
+    'with_own_thread',
 ]

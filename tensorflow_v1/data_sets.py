@@ -28,6 +28,19 @@ def map_by_reader(dataset: Dataset, function: Callable[..., Any]) -> Dataset:
   return dataset_ops.DatasetV1Adapter(kind(dataset, function, use_inter_op_parallelism=False))
 
 
+def get_next_by_reader(iterator: Any) -> Any:
+  """Returns `iterator.get_next()` of dense tensors, run by the thread that reads.
+
+  The default is another thread. While the iterator has no element, the reading thread waits and
+  runs no other op. So the pipeline must not need the session's threads, since all of them may be
+  waiting (see `with_own_thread`).
+  """
+  types = tf.data.get_output_types(iterator)
+  return tf.nest.pack_sequence_as(types, tf.raw_ops.IteratorGetNextSync(
+      iterator=iterator._iterator_resource, output_types=tf.nest.flatten(types),
+      output_shapes=tf.nest.flatten(tf.data.get_output_shapes(iterator))))
+
+
 def unbatch(dataset: Dataset) -> Dataset:
   """Returns the dataset of the rows of dense batches, of the same structure.
 
@@ -37,6 +50,15 @@ def unbatch(dataset: Dataset) -> Dataset:
   if IS_1:
     return dataset_ops.DatasetV1Adapter(batching._UnbatchDataset(dataset))
   return dataset.unbatch()
+
+
+def with_own_thread(dataset: Dataset) -> Dataset:
+  """Returns the dataset with a thread of its own, on which its functions run."""
+  if IS_1:
+    return dataset_ops.DatasetV1Adapter(dataset_ops._PrivateThreadPoolDataset(dataset, 1))
+  options = tf.data.Options()
+  options.threading.private_threadpool_size = 1
+  return dataset.with_options(options)
 
 
 def plain_data_options() -> Any:

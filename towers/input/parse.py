@@ -1,16 +1,28 @@
-"""Parse: batches of elements become batches of examples, in one of two ways.
+"""Parse: batches of elements become batches of examples, in one of three ways.
 
   by threads   several batches at a time, each on a thread of its own
   gathered     rows of arrays, copied by the thread that fetches ahead: to wake another takes longer
                than to gather most batches
+  small        so are several batches of rows at a time, by a thread of the iterator's own
 """
 
-from typing import Any, List
+from typing import Any, Callable, List, Tuple
 
-from tensorflow_v1 import as_written, map_by_reader, plain_data_options
+from tensorflow_v1 import (
+  as_written,
+  get_next_by_reader,
+  map_by_reader,
+  plain_data_options,
+  tf,
+  unbatch,
+  with_own_thread,
+)
 from towers.data.examples import Examples
 
 _PARALLEL_BATCHES = 4  # Whole batches in the making at a time, at most: they take memory.
+# Batches of rows that are no larger are gathered several at a time.
+_SMALL_BYTES = 2 ** 16
+_MOST_AT_ONCE = 16
 
 
 def is_gathered(examples: Examples) -> bool:
@@ -19,12 +31,20 @@ def is_gathered(examples: Examples) -> bool:
   return examples.is_gathered and examples.parse_batch is not None and not does_more
 
 
-def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ahead: int,
-                  parallel_calls: int) -> Any:
-  """Returns batches of examples, of which `num_ahead` are prefetched.
+def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_rows: int,
+                  num_ahead: int, parallel_calls: int) -> Tuple[Any, Callable[[Any], Any]]:
+  """Returns batches of examples as a tf.data.Dataset, and the function that builds their get_next.
 
   The batches of elements are those of all epochs: one epoch is begun while the last batches of the
-  one before are parsed. `arrays` is what is fed for `examples.arrays`.
+  one before are parsed.
+
+  Args:
+    batches: of elements.
+    examples: the split.
+    arrays: what is fed for `examples.arrays`.
+    num_rows: examples in a batch of all towers.
+    num_ahead: batches to prefetch.
+    parallel_calls: the most threads to use.
   """
   make_batch: Any = examples.parse_batch
 
@@ -37,7 +57,25 @@ def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ah
 
   function = as_written(parse_with_epoch if examples.takes_epoch else parse)
   if is_gathered(examples):
+    row_bytes = sum(array[:1].nbytes for array in examples.arrays)
+    if row_bytes * num_rows <= _SMALL_BYTES:
+      return _gather_small(batches, function, row_bytes, num_ahead), get_next_by_reader
     batches = map_by_reader(batches, function)
   elif make_batch is not None:
     batches = batches.map(function, num_parallel_calls=min(parallel_calls, _PARALLEL_BATCHES))
-  return batches.prefetch(num_ahead).with_options(plain_data_options())
+  return batches.prefetch(num_ahead).with_options(plain_data_options()), _get_next
+
+
+def _gather_small(batches, function, row_bytes, num_ahead):
+  size, = tf.data.get_output_shapes(batches).as_list()
+  at_once = min(_MOST_AT_ONCE, _SMALL_BYTES // max(1, row_bytes * size)) if size else 1
+  if at_once > 1:
+    batches = batches.batch(at_once, drop_remainder=True)
+  batches = map_by_reader(batches, function).prefetch(num_ahead)
+  if at_once > 1:
+    batches = unbatch(batches)
+  return with_own_thread(batches.with_options(plain_data_options()))
+
+
+def _get_next(iterator):
+  return iterator.get_next()

@@ -17,6 +17,7 @@ enters at any step.
   session.run(inputs.initializer, inputs.feed_dict(step=0))
 """
 
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from tensorflow_v1 import tf
@@ -93,11 +94,11 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     for shard in shards:
       epochs = build_epochs(examples, fed, plan=plan, shard=shard, seed=seed if shuffle else None,
                             parallel_calls=calls)
-      batches = parse_batches(epochs, examples, fed.arrays, num_ahead=num_ahead,
-                              parallel_calls=calls)
+      batches, get_next = parse_batches(epochs, examples, fed.arrays, parallel_calls=calls,
+                                        num_rows=plan.micro_batch_size, num_ahead=num_ahead)
       iterator = tf.data.Iterator.from_structure(tf.data.get_output_types(batches),
                                                  tf.data.get_output_shapes(batches))
-      get_nexts.append(iterator.get_next)
+      get_nexts.append(functools.partial(get_next, iterator))
       # One after another: starting an iterator anew blocks a thread until its prefetching has
       # stopped, which needs threads itself. Two at once hang on two cores (seen on TensorFlow
       # 1.14).
