@@ -37,8 +37,8 @@ _HELP = {
 _IN_PYTHON = {'validation_tower=True': 'validation=tower',
               'validation_tower=False': 'validation=switch',
               **{setting.argument: name for name, setting in SETTINGS.items() if setting.argument}}
-# A setting in a message: a name that is no other word, or one before its value.
-_NAMED = re.compile(r"(?<![\w./'\"-])(?<!\w\()(?:(?:%s)(?![\w./(])|(?:%s)(?==))" % (
+# A setting in a message: a name that is no other word, or one before its value; values are none.
+_NAMED = re.compile(r"(?<![\w./'\"=-])(?<!\w\()(?:(?:%s)(?![\w/(]|\.\w)|(?:%s)(?==))" % (
     '|'.join(name for name in SETTINGS if '_' in name), '|'.join(SETTINGS)))
 # The flags of --helpshort: they fit a screen.
 COMMON = (
