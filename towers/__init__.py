@@ -1,12 +1,11 @@
 """Towers: explicit multi-GPU training for graph-mode TensorFlow.
 
-Data runs through a program in one straight line, and these functions stand in its order:
+  program = towers.Program(model, train=…, batch_size=…, optimizer=…)      the graph of N towers
+  with program.session() as session: …                                     step by step
+  towers.train(program, epochs=5)                                          or a whole run
 
-  data ──► build_inputs ──► build_feed ──► build_batches ──► build_towers
-       ──► average_gradients ──► build_train_op
-
-A name's module is imported when the name is first used, so `import towers` itself loads no
-TensorFlow.
+`towers.training_graph` has the straight line that data takes through a program. A name's module is
+imported when the name is first used, so `import towers` itself loads no TensorFlow.
 """
 
 import importlib
