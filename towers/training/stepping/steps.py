@@ -55,6 +55,8 @@ class Steps:
   """A program in a session, step by step.
 
   Attributes:
+    session: the open `tf.Session`.
+    program: the program that runs in it.
     step: how many steps are done, and so the index of the next one.
     plan: of the training split, from where the session has resumed.
     runs: how often the session has run. It rises while the program makes progress, and the watchdog
@@ -77,8 +79,8 @@ class Steps:
     self.update: Optional[Update] = None
     self.metrics = TrainingMetrics(program)
     self.pass_began: Optional[Snapshot] = None
-    self._session = session
-    self._program = program
+    self.session = session
+    self.program = program
     self._validation = program.validation
     votes = program.gradients.votes
     self.has_other_workers = votes is not None
@@ -114,16 +116,6 @@ class Steps:
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
 
   @property
-  def program(self) -> TrainingGraph:
-    """The program that runs."""
-    return self._program
-
-  @property
-  def session(self) -> Any:
-    """The session that it runs in."""
-    return self._session
-
-  @property
   def can_validate(self) -> bool:
     """Whether there is a validation split to measure."""
     return self._validation is not None
@@ -136,8 +128,8 @@ class Steps:
   def start_variables(self) -> None:
     """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
     others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
-    variables = Call(self._session, [tf.global_variables_initializer(), others],
-                     by_caller=len(self._program.gradients.towers) > _FEW_TOWERS)
+    variables = Call(self.session, [tf.global_variables_initializer(), others],
+                     by_caller=len(self.program.gradients.towers) > _FEW_TOWERS)
     # With all ops built, since 1.14 places the whole graph again when it has grown.
     self._meet_towers()
     variables.prepare()
@@ -151,23 +143,23 @@ class Steps:
 
   def _meet_towers(self):
     """Lets towers meet that sum among themselves; `peers` ends workers whose partner fails."""
-    towers, all_reduce = self._program.gradients.towers, self._program.gradients.all_reduce
+    towers, all_reduce = self.program.gradients.towers, self.program.gradients.all_reduce
     if all_reduce is not None and all_reduce.num_workers == 1:
-      self._session.run(meet_towers([tower.device for tower in towers], all_reduce.kind))
+      self.session.run(meet_towers([tower.device for tower in towers], all_reduce.kind))
 
   def resume(self, step: int) -> None:
     """Counts on from a step at which all variables, the counters too, have been restored."""
     self.step = step
-    self.plan = self._program.plan.resumed_at(step, int(self._session.run(self._counters[1])))
+    self.plan = self.program.plan.resumed_at(step, int(self.session.run(self._counters[1])))
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
     self.step = step
     self.activity = 'warm-up'
-    rows = self._program.feed.start(
-        self._session, step=step, offset=self.plan.offset,
-        peeks=self.runs == 0 and has_parts(self._program))
-    judge(self._program, self._session, rows)
+    rows = self.program.feed.start(
+        self.session, step=step, offset=self.plan.offset,
+        peeks=self.runs == 0 and has_parts(self.program))
+    judge(self.program, self.session, rows)
     self.runs += 1
     self.start_validation()
     self.activity = 'the first step'
@@ -175,13 +167,13 @@ class Steps:
   def start_validation(self) -> None:
     """Starts the iterators of the validation split, and fills its staging areas."""
     if self._validation is not None:
-      self._validation.feed.start(self._session)
+      self._validation.feed.start(self.session)
       self.runs += 1
 
   def broadcast(self) -> None:
     """Copies the chief's variables to all workers, which all call it; does nothing if alone."""
-    if self._program.broadcast is not None:
-      self._session.run(self._program.broadcast.all_op)
+    if self.program.broadcast is not None:
+      self.session.run(self.program.broadcast.all_op)
 
   def measure(self, is_measured: bool) -> None:
     """Sets whether the next steps also compute `update`; the program must have a gradient norm."""
@@ -205,7 +197,7 @@ class Steps:
       self._calls = self._plain_calls
 
   def _make_call(self, fetches):
-    return Call(self._session, fetches)
+    return Call(self.session, fetches)
 
   def _make_calls(self, make, is_measured=False):
     """Returns the functions for all kinds of runs, by name, each from `make(fetches)`."""
@@ -218,10 +210,10 @@ class Steps:
     return calls
 
   def _with_update(self, make, fetches):
-    rate = self._program.learning_rate
+    rate = self.program.learning_rate
     is_constant = isinstance(rate, float)
     rates = [] if is_constant else [rate]
-    call = make([*fetches, self._program.gradient_norm, *rates, *self._program.summaries])
+    call = make([*fetches, self.program.gradient_norm, *rates, *self.program.summaries])
 
     def run():
       results = call()
@@ -249,11 +241,11 @@ class Steps:
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split with the current weights, after `step` updates."""
     assert self._validation is not None, 'the program has no validation'
-    if self._program.broadcast is not None and self._program.broadcast.moved_op is not None:
-      self._session.run(self._program.broadcast.moved_op)
+    if self.program.broadcast is not None and self.program.broadcast.moved_op is not None:
+      self.session.run(self.program.broadcast.moved_op)
     if self._validation.snapshot_op is not None:
-      self._session.run(self._validation.snapshot_op)
-    inputs, split = self._validation.feed.inputs, self._program.validation_examples
+      self.session.run(self._validation.snapshot_op)
+    inputs, split = self._validation.feed.inputs, self.program.validation_examples
     return ValidationPass(names=self._validation.names, weighted=self._validation.weighted,
                           losses=self._validation.losses,
                           rows=WholeRows(self._validation.wholes[0],
@@ -289,14 +281,14 @@ class Steps:
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after it made gradients too large; returns whether it could."""
-    scale = self._program.gradients.loss_scale
+    scale = self.program.gradients.loss_scale
     if scale is None or scale.variable is None:
       return False
-    value = self._session.run(scale.variable)
+    value = self.session.run(scale.variable)
     if value <= 1:
       return False
-    scale.variable.load(value / 2, self._session)
-    scale.good_steps.load(0, self._session)
+    scale.variable.load(value / 2, self.session)
+    scale.good_steps.load(0, self.session)
     return True
 
   def _accumulate_micro_batches(self):
@@ -312,16 +304,16 @@ class Steps:
     has failed only once: then the step is done now. Either way the input has passed its examples.
     """
     if self._diagnosis is None:
-      with self._session.graph.as_default():
-        self._diagnosis = build_diagnosis(self._program.gradients)
-    gradients, diagnosis = self._program.gradients, self._diagnosis
-    self._program.feed.start(self._session, step=self.step, offset=self.plan.offset)
+      with self.session.graph.as_default():
+        self._diagnosis = build_diagnosis(self.program.gradients)
+    gradients, diagnosis = self.program.gradients, self._diagnosis
+    self.program.feed.start(self.session, step=self.step, offset=self.plan.offset)
     losses, finite = [], []
 
     last = self.plan.num_micro_batches(self.step) - 1
     for micro_batch in range(last + 1):
-      op = self._program.train_op if micro_batch == last else gradients.add_op
-      tower_losses, are_finite, loss, is_done = self._session.run(
+      op = self.program.train_op if micro_batch == last else gradients.add_op
+      tower_losses, are_finite, loss, is_done = self.session.run(
           [diagnosis.losses, diagnosis.finite, gradients.loss, op])
       self.runs += 1
       losses.append(tower_losses)
@@ -330,13 +322,13 @@ class Steps:
     self.step += bool(is_done)
     self.update = None
     return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
-                   self.has_other_workers, self._program.settings['wire'])
+                   self.has_other_workers, self.program.settings['wire'])
 
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""
     self.step += 1
     for counter, value in zip(self._counters, (self.step, self.plan.examples_before(self.step))):
-      counter.load(value, self._session)
+      counter.load(value, self.session)
 
   def validate(self, validation_pass: ValidationPass,
                goes_on: Callable[[], bool] = lambda: True) -> None:
@@ -351,15 +343,15 @@ class Steps:
         self.runs += 1
     sum_workers = self._validation and self._validation.sum_workers
     if validation_pass.is_complete and sum_workers:
-      validation_pass.sum_up(functools.partial(sum_workers, self._session))
+      validation_pass.sum_up(functools.partial(sum_workers, self.session))
       self.runs += 1
 
   def averaged(self) -> ContextManager[None]:
     """Opens a context in which validation by the switch measures the averages of the weights."""
-    averages = self._program.averages
+    averages = self.program.averages
     if averages is None or self.has_validation_tower:
       return contextlib.nullcontext()
-    return averages.in_place(self._session)
+    return averages.in_place(self.session)
 
   def check_replicas(self) -> None:
     """Makes sure that all towers have the same weights.
@@ -367,10 +359,10 @@ class Steps:
     Raises:
       RunError: names the first variable that differs, and the tower.
     """
-    replicas = self._program.replicas
+    replicas = self.program.replicas
     if replicas is None:
       return
-    same = self._session.run(replicas.same)
+    same = self.session.run(replicas.same)
     if not same.all():
       first = int(np.argmin(same))
       raise RunError(f'After step {self.step} tower {replicas.towers[first]} has another '
@@ -381,11 +373,11 @@ class Steps:
 
   def scale_learning_rate(self, factor: float) -> None:
     """Multiplies the schedule's rate by `factor`, if the program is built for on_nan=rollback."""
-    if not isinstance(self._program.learning_rate, float):
-      with self._session.graph.as_default():
-        get_rate_factor().load(factor, self._session)
+    if not isinstance(self.program.learning_rate, float):
+      with self.session.graph.as_default():
+        get_rate_factor().load(factor, self.session)
 
   def learning_rate(self) -> float:
     """Returns the rate of the next update."""
-    rate = self._program.learning_rate
-    return rate if isinstance(rate, float) else float(self._session.run(rate))
+    rate = self.program.learning_rate
+    return rate if isinstance(rate, float) else float(self.session.run(rate))
