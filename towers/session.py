@@ -24,11 +24,11 @@ from towers.placement.devices import build_session_config
 from towers.state import State
 from towers.training.cluster.worker import Worker, facts_of_graph, join_workers
 from towers.training.faults.run_error import RunError
+from towers.training.stepping.batches_taken import BatchFinder
 from towers.training.stepping.failure import explain
 from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
-from towers.training.stepping.taken import Takes, explain_starved
 from towers.training.stepping.validation_pass import ValidationPass
 from towers.training.stepping.watchdog import Watchdog
 from towers.training_graph import TrainingGraph
@@ -67,9 +67,9 @@ class Session:
         graph_rewriter=graph_rewriter, inter_threads=inter_threads, intra_threads=intra_threads,
         collective=program.settings['collective'], precision=program.settings['precision'])
     self._closing = contextlib.ExitStack()
-    self._opened: Optional[Steps] = None
+    self._steps: Optional[Steps] = None
     self._worker: Optional[Worker] = None
-    self._takes = Takes(program)
+    self._batches = BatchFinder(program)
     self._forwards = Forwards(program)
     # Whether `run` has taken batches, which training and validation are still to have.
     self._training_moved = self._validation_moved = False
@@ -89,7 +89,7 @@ class Session:
     self._closing.__exit__(*error)
 
   def __repr__(self) -> str:
-    where = f'at step {self.step}' if self._opened else 'not open'
+    where = f'at step {self.step}' if self._steps else 'not open'
     return f'<towers.Session {where}, of {self.program!r}>'
 
   @contextlib.contextmanager
@@ -109,9 +109,9 @@ class Session:
         if self._has_watchdog:
           closing.enter_context(self.watchdog)
         session = closing.enter_context(contextlib.closing(self._open()))
-        self._opened = Steps(session, self.program)
-        self.state = State(self._opened, self._worker)
-        self._mark = self._opened.metrics.mark()
+        self._steps = Steps(session, self.program)
+        self.state = State(self._steps, self._worker)
+        self._mark = self._steps.metrics.mark()
         closing.push(self._close)
         with self.explained():
           self.steps.start_variables()
@@ -126,9 +126,9 @@ class Session:
   @property
   def steps(self) -> Steps:
     """What the runs of the `tf.Session` do, one by one."""
-    if self._opened is None:
+    if self._steps is None:
       raise UsageError('The session is not open: use `with program.session() as session:`.')
-    return self._opened
+    return self._steps
 
   @property
   def step(self) -> int:
@@ -152,9 +152,9 @@ class Session:
         variable has changed; the step counts as done, so that one may go on.
     """
     # No context: the less Python does between two runs, the fewer of the session's threads sleep.
-    steps, watchdog = self._opened, self.watchdog
+    steps, watchdog = self._steps, self.watchdog
     if steps is None or self._training_moved or not self.state.has_begun:
-      steps = self.make_ready()
+      steps = self._make_ready()
     watched, watchdog.steps = watchdog.steps, steps
     try:
       return float(steps.train())
@@ -255,14 +255,14 @@ class Session:
     """
     validation = self.program.validation
     with self._called() as steps:
-      taken = self._takes.find(fetches)
+      taken = self._batches.find(fetches)
       switch = None if validation is None else validation.is_validating
       is_validating = switch is not None and bool((feed_dict or {}).get(switch, False))
       if taken.by_validation:
         self._check_beside()
-      puts = self._takes.put_back(taken, is_validating=is_validating)
+      puts = self._batches.put_back(taken, is_validating=is_validating)
       if taken.updates:
-        self.move_back()
+        self._move_back()
       self._training_moved |= taken.by_towers and not is_validating and not taken.updates
       self._validation_moved |= is_validating or taken.by_validation
       measures = is_validating and not taken.updates
@@ -322,7 +322,7 @@ class Session:
     """
     steps = self.steps
     if self._training_moved:
-      self.move_back()
+      self._move_back()
     self._beside = beside
     try:
       return steps.train() if beside is None else steps.train_and_validate(beside), None
@@ -353,7 +353,7 @@ class Session:
 
   def _explain(self, error):
     others = self._worker and self._worker.peers.explain(error)
-    return others or explain_starved(error) or explain(error, self.steps)
+    return others or explain(error, self.steps)
 
   @contextlib.contextmanager
   def _called(self, name: str = '') -> Iterator[Steps]:
@@ -375,13 +375,13 @@ class Session:
       if name:
         steps.activity = activity
 
-  def make_ready(self) -> Steps:
+  def _make_ready(self) -> Steps:
     """Makes sure that variables have their first values, and that the next step has its batch."""
     with self._called() as steps:
-      self.move_back()
+      self._move_back()
     return steps
 
-  def move_back(self):
+  def _move_back(self):
     """Starts the training input again where the next step's examples begin."""
     if self._training_moved:
       self.program.feed.start(self.steps.session, step=self.steps.step,
@@ -415,7 +415,7 @@ class Session:
         self.program.devices, needs_threads=self.program.needs_threads, **self._settings))
 
   def _close(self, kind, *_):
-    self._opened = None
+    self._steps = None
     self._forwards.close()
     if self._worker is not None and kind is None:
       self._worker.peers.stop()

@@ -27,7 +27,7 @@ from towers.input.plan import Plan, build_plan
 from towers.training.faults.signals import Interrupted
 from towers.training.fitting import take_in_more
 from towers.training.saving.room import ROOM, read_room, write_room
-from towers.training.stepping.shortage import has_changed_nothing, is_shortage
+from towers.training.stepping.out_of_memory import has_changed_nothing, is_out_of_memory
 from towers.training.stepping.steps import Steps
 
 NUM_STEPS, BATCH = 7, 12
@@ -306,8 +306,8 @@ def test_more_micro_batches_are_a_plan_with_smaller_shares_until_there_are_none(
     (tf.errors.InternalError(None, None, 'CUBLAS_STATUS_ALLOC_FAILED'), True),
     (tf.errors.InternalError(None, None, 'a graph has no op'), False),
     (ValueError('OOM'), False)])
-def test_only_memory_is_a_shortage(error, expected):
-  assert is_shortage(error) == expected
+def test_only_errors_about_memory_are_out_of_memory(error, expected):
+  assert is_out_of_memory(error) == expected
 
 
 def test_an_op_that_no_write_waits_for_proves_nothing():

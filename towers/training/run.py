@@ -26,7 +26,7 @@ from towers.training.saving.history import History
 from towers.training.saving.standing import Standing, take_standing
 from towers.training.settings.config import Config
 from towers.training.settings.schedule import Schedule, build_schedule
-from towers.training.stepping.shortage import has_changed_nothing
+from towers.training.stepping.out_of_memory import has_changed_nothing
 from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
 

@@ -2,6 +2,7 @@
 
   OutOfRangeError, NotFoundError,
   InvalidArgumentError … from an iterator   ─► the split and the towers it feeds
+  a staging area out of balance             ─► the tower, and what to call instead
   out of memory                             ─► device, shape, examples, what to try
   anything else                             ─► the op, and its tower if it is in one
 """
@@ -14,12 +15,14 @@ from towers.graph.sizes import format_bytes
 from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS
 from towers.training.faults.run_error import OutOfMemory, RunError
-from towers.training.stepping.shortage import NODE, is_shortage
+from towers.training.stepping.out_of_memory import NODE, is_out_of_memory
 from towers.training.stepping.steps import Steps
 from towers.training_graph import TrainingGraph
 
 # Bytes per element, where they are not 4.
 _BYTES = {'double': 8, 'int64': 8, 'half': 2, 'bfloat16': 2, 'bool': 1, 'uint8': 1, 'int8': 1}
+# The check of an area whose balance a run of the user's own has disturbed, see `staging`.
+_STARVED = re.compile(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches')
 _UNEQUAL = re.compile('Cannot (batch tensors with different shapes|add tensor to the batch)')
 _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')
 
@@ -29,7 +32,13 @@ def explain(error: Exception, steps: Steps) -> RunError:
   program = steps.program
   text = getattr(error, 'message', None) or str(error)
   when = f'in {steps.activity}, after {steps.step} steps'
-  if is_shortage(error):
+  starved = _STARVED.search(text)
+  if starved:
+    return RunError(f'{starved[0]} between two runs, and another number is there: a run of '
+                    'session.tf_session has taken a batch and put none, or the other way round. '
+                    'Nothing was changed. Use session.run instead, and session.restore to go on '
+                    'from a checkpoint.')
+  if is_out_of_memory(error):
     return _explain_memory(error, text, when, steps)
   cause = find_reason(error)
   for node in NODE.findall(text):

@@ -1,4 +1,4 @@
-"""Shortage: a device that is out of memory, and what its failed step can have changed.
+"""Out of memory: how TensorFlow says it, and whether the failed step can have changed anything.
 
   tower_1/conv/Conv2D ──► gradients ──► guard ──► update of all variables
           │ no room                       └ waits for all of them, so nothing was updated
@@ -26,8 +26,8 @@ _OF_GPUS = re.compile(r'Dst tensor is not initialized|_ALLOC_FAILED|CUDA_ERROR_O
 _OF_FILES = re.compile('Too many open files|larger than max')
 
 
-def is_shortage(error: Exception) -> bool:
-  """Whether an error of TensorFlow says that memory is short."""
+def is_out_of_memory(error: Exception) -> bool:
+  """Whether an error of TensorFlow says that a device is out of memory."""
   text = str(error)
   if isinstance(error, tf.errors.ResourceExhaustedError):
     return not is_about_room(text) and not _OF_FILES.search(text)

@@ -1,20 +1,18 @@
-"""Taken: which batches a run of any fetches takes, so that a session puts as many back."""
+"""Which batches a run of any fetches takes, so that a session puts as many back."""
 
-import re
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input.pipeline import GET_NEXTS
-from towers.training.faults.run_error import RunError
 from towers.training_graph import TrainingGraph
 
 # Ops that take a batch from an iterator or a staging area, or put one there.
 _INPUT_OPS = (*GET_NEXTS, 'Unstage', 'Stage')
 
 
-class Taken(NamedTuple):
+class BatchesTaken(NamedTuple):
   """Which batches a run takes.
 
   Attributes:
@@ -27,23 +25,23 @@ class Taken(NamedTuple):
   updates: bool
 
 
-class Takes:
-  """Which batches runs of any fetches take; it looks at fetches once."""
+class BatchFinder:
+  """Finds which batches a run takes; it remembers what it has found for the same fetches."""
 
   def __init__(self, program: TrainingGraph):
-    """Knows no fetches yet."""
+    """Begins without any fetches."""
     self._program = program
-    self._found: Dict[Tuple[str, ...], Taken] = {}
+    self._found: Dict[Tuple[str, ...], BatchesTaken] = {}
 
-  def find(self, fetches: Any) -> Taken:
+  def find(self, fetches: Any) -> BatchesTaken:
     """Returns which batches a run of the fetches takes."""
-    ops = list_ops(self._program.graph, fetches)
+    ops = _list_ops(self._program.graph, fetches)
     key = tuple(op.name for op in ops)
     if key not in self._found:
-      self._found[key] = find_taken(self._program, find_needed(ops))
+      self._found[key] = _find_taken(self._program, find_needed(ops))
     return self._found[key]
 
-  def put_back(self, taken: Taken, *, is_validating: bool) -> List[Any]:
+  def put_back(self, taken: BatchesTaken, *, is_validating: bool) -> List[Any]:
     """Returns what a run must fetch besides, so that every area it takes from is full again."""
     program, validation, puts = self._program, self._program.validation, []
     if taken.by_towers:
@@ -55,13 +53,13 @@ class Takes:
     return puts
 
 
-def list_ops(graph: tf.Graph, fetches: Any) -> Any:
+def _list_ops(graph: tf.Graph, fetches: Any) -> Any:
   """Returns the ops of any structure of tensors, ops and names of a graph."""
   return [getattr(element, 'op', element) for element in map(
       graph.as_graph_element, tf.nest.flatten(fetches, expand_composites=True))]
 
 
-def find_taken(program: TrainingGraph, needed: Set[tf.Operation]) -> Taken:
+def _find_taken(program: TrainingGraph, needed: Set[tf.Operation]) -> BatchesTaken:
   """Returns which batches a run of the ops `needed` takes.
 
   Raises:
@@ -78,14 +76,4 @@ def find_taken(program: TrainingGraph, needed: Set[tf.Operation]) -> Taken:
   validation, own = program.validation, set()
   if validation is not None and validation.is_validating is None:
     own = find_needed([validation.sums.op])
-  return Taken(bool(inputs - own), bool(inputs & own), updates)
-
-
-def explain_starved(error: tf.errors.OpError) -> Optional[RunError]:
-  """Returns the error of a tower whose staging area a raw run has left out of balance, or None."""
-  found = re.search(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches',
-                    str(error))
-  return found and RunError(
-      f'{found[0]} between two runs, and another number is there: a run of session.tf_session has '
-      'taken a batch and put none, or the other way round. Nothing was changed. Use session.run '
-      'instead, and session.restore to go on from a checkpoint.')
+  return BatchesTaken(bool(inputs - own), bool(inputs & own), updates)
