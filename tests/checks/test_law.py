@@ -99,20 +99,37 @@ def xy(n=22):
                                          y=small.random_examples(n).arrays[1]))
 
 
-@pytest.mark.nightly(but=['False-normed-sync-ce', 'True-normed_by_kernels-mean-contrast',
-                          'True-normed_by_hand-first-ce'])
+@pytest.mark.nightly(but=['2-False-normed-sync-ce', '1-True-normed_by_kernels-mean-contrast',
+                          '1-True-normed_by_hand-first-ce', '2-False-normed-first-ce'])
 @pytest.mark.parametrize('then', [ce, contrast])
 @pytest.mark.parametrize('layer, batch_norm', [
     (normed, 'first'), (normed, 'sync'), (normed_by_kernels, 'mean'), (normed_by_kernels, 'sync'),
     (normed_by_hand, 'first')])
 @pytest.mark.parametrize('switched', [False, True])
+@pytest.mark.parametrize('accumulate', [1, 2])
 def test_batch_normalisation_is_not_named_and_what_follows_is(layer, batch_norm, then, switched,
-                                                              caplog):
+                                                              accumulate, caplog):
   named = judge(lambda batch, is_training: layer(batch, is_training, then), xy(), caplog,
-                batch_norm=batch_norm, validation=xy()() if switched else None)
+                batch_norm=batch_norm, validation=xy()() if switched else None,
+                batch_size=14 * accumulate, accumulate=accumulate)
   assert len(named) == (then is contrast)
   assert all('mixed by tower_0/MatMul' in text and 'tests/checks/test_law.py' in text
              for text in named), named
+
+
+def counting(batch, is_training):
+  # A function of numpy per example, a mean loss, and an update that no example has a part in.
+  [cosines] = tf.py_func(lambda x: [np.cos(x)], [batch['x']], [tf.float32])
+  cosines.set_shape(batch['x'].shape)
+  count = tf.get_variable('count', [], trainable=False, initializer=tf.zeros_initializer())
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, count.assign_add(1.0))
+  return tf.reduce_mean(ce(dense(cosines, 4, 'o'), batch['y']))
+
+
+@pytest.mark.parametrize('settings', [
+    dict(accumulate=2), dict(accumulate=2, last_batch='pad')], ids=['full', 'padded'])
+def test_what_a_step_keeps_beside_an_update_is_no_part_of_the_model(settings, caplog):
+  assert not judge(counting, xy(32), caplog, batch_size=16, **settings)
 
 
 @pytest.mark.nightly(but=['sum-22', 'divided twice-28', 'behind a loop-22'])

@@ -22,7 +22,7 @@ from towers.input.batch import Batch
 from towers.placement.randomness import find_draws, find_numbers, find_unseedable, is_random
 from towers.tower.all_towers import OWN_SUMS, PLACES, SUMS
 from towers.tower.batch_norm import is_moving_average
-from towers.tower.batch_norm_layer import BATCH_SUMS
+from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
 from towers.tower.forward_pass import Tower
 
 # Where the rows of examples stand in a value that has several for each: all first ones before all
@@ -74,13 +74,17 @@ class Forward:
     totals = {total.op for total in self._graph.get_collection(SUMS)}
     moments = {total.op for total in self._graph.get_collection(BATCH_SUMS)}
     fed = {tensor.op for tensor in self.tensors}
-    self.of_batch = find_dependents(fed, by_control=False, without=totals - moments)
+    # Where micro-batches add moments up, no input leads from the batch to their mean.
+    kept = {moment.op for moment in self._graph.get_collection(BATCH_MOMENTS, tower.scope)}
+    self.of_batch = find_dependents(fed | kept, by_control=False, without=totals - moments)
     self._needed = find_needed([value.op for value in self._sums.values()], without=fed | totals)
     self.ops = sorted(self._needed, key=lambda op: op._id)
     self._draws = find_draws(self.ops)
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.ops for tensor in op.outputs)
-    updating = find_needed([getattr(op, 'op', op) for op in tower.update_ops])
+    # Updates of a model wait for what the step adds later: its loss, its micro-batches, its guard.
+    self._own = {op for op in self._graph.get_operations() if op._id <= tower.loss.op._id}
+    updating = find_needed([getattr(op, 'op', op) for op in tower.update_ops], within=self._own)
     writes = [write for write in find_writes(self._graph)
               if write.variables and write.op in updating | self._needed]
     self._writes_early = any(write.op in self._needed for write in writes)
@@ -155,7 +159,7 @@ class Forward:
     for write in self.writes:
       [variable, *_] = write.variables
       size = tf.TensorShape(variable.get_attr('shape')).num_elements()
-      updating = find_needed([write.op], within=self.of_batch)
+      updating = find_needed([write.op], within=self.of_batch & self._own)
       for op in updating & self._needed if is_moving_average(variable) else ():
         for tensor in op.outputs:
           readers = set(tensor.consumers())
@@ -177,9 +181,10 @@ class Forward:
 
   def locate(self, orders: Sequence[Any], is_right: Callable[[List[np.ndarray]], bool]) -> str:
     """Describes the first op for whose values in all orders `is_right` is false, or returns ''."""
-    left_out = find_dead(self.ops) | {tensor.op for tensor in self.by_row}
-    tensors = [tensor for op in self.ops if op in self.of_batch and op not in left_out
-               for tensor in op.outputs
+    given = {tensor.op for tensor in (*self.by_row, *self._fixed)}
+    computed = find_needed([value.op for value in self._fetches.values()], without=given)
+    computed &= self.of_batch - find_dead(self.ops)
+    tensors = [tensor for op in self.ops if op in computed for tensor in op.outputs
                if tensor.dtype.is_floating and not tensor.dtype._is_ref_dtype]
     for begin in range(0, len(tensors), _CHUNK):
       chunk = tensors[begin:begin + _CHUNK]

@@ -198,7 +198,7 @@ class _Kernel:
     sums = tf.concat([*sums, [count]], 0)
     if _joined[-1]:
       sums = all_sum(sums, name='sums')
-      tf.add_to_collection(BATCH_SUMS, sums)
+    tf.add_to_collection(BATCH_SUMS, sums)
 
     count = sums[2 * channels]
     mean_difference = sums[:channels] / count
