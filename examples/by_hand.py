@@ -10,7 +10,7 @@ from towers.input.plan import build_plan
 from towers.placement.devices import build_devices, build_session_config
 from towers.placement.variables import build_variable_store
 from towers.reduce.average import average_gradients
-from towers.tower.tower import build_towers
+from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
 
 angles = np.random.RandomState(0).uniform(1, 10, 3000)

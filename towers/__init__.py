@@ -63,9 +63,9 @@ _OLD = {
     'towers.reduce.gradients': 'ReducedGradients build_gradient_norm clip_gradients '
                                'unscale_gradients',
     'towers.tower.precision': 'LossScale Precision build_precision',
-    'towers.tower.forward_pass': 'Tower',
+    'towers.tower.tower': 'Tower',
     'towers.tower.model_call': 'Model',
-    'towers.tower.tower': 'build_towers',
+    'towers.tower.towers': 'build_towers',
     'towers.update.apply': 'build_train_op',
     'towers.update.guard': 'Diagnosis build_diagnosis',
     'towers.validation': 'Validation build_validation build_validation_tower',

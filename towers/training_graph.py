@@ -37,7 +37,7 @@ from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale
 from towers.settings import arguments_of
 from towers.tower.model_call import Model
 from towers.tower.precision import build_precision
-from towers.tower.tower import build_towers
+from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
 from towers.update.averages import build_averages
 from towers.update.groups import build_groups, name_optimizer

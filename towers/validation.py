@@ -23,10 +23,11 @@ from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
 from towers.staging import run_beside
 from towers.tower.drawing.draws import begin_draws
-from towers.tower.forward_pass import Tower, build_forward
+from towers.tower.forward_pass import build_forward
 from towers.tower.global_batch import join_batches
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
+from towers.tower.tower import Tower
 from towers.update.averages import Averages
 from towers.whole import Whole, WholeRows
 

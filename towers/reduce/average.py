@@ -14,7 +14,7 @@ from towers.reduce.accumulate import accumulate_gradients
 from towers.reduce.all_reduce import all_reduce_gradients
 from towers.reduce.gradients import ReducedGradients, sum_towers
 from towers.reduce.weights import divide_by_weights
-from towers.tower.forward_pass import Tower
+from towers.tower.tower import Tower
 
 
 @uncollected()

@@ -8,7 +8,7 @@ from towers.placement.collectives import FUSION_BYTES, broadcast_value
 from towers.placement.host import HOST
 from towers.placement.packing import pack, plan_packs, sizes_of, unpack
 from towers.placement.workers import Workers
-from towers.tower.forward_pass import Tower
+from towers.tower.tower import Tower
 
 
 class Broadcast(NamedTuple):

@@ -17,8 +17,8 @@ from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.replicas import rounding_alike
 from towers.reduce.rows import RowSlots, merge_rows
 from towers.staging import run_beside
-from towers.tower.forward_pass import Tower
 from towers.tower.precision import LossScale
+from towers.tower.tower import Tower
 
 
 class ReducedGradients(NamedTuple):

@@ -28,6 +28,7 @@ from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.placement.host import HOST
 from towers.placement.workers import ALONE, Workers, sum_over_workers
+from towers.tower.tower import Tower
 
 SUMS = 'towers/all_sums'
 # What each tower has put into them, in the same order.
@@ -35,6 +36,7 @@ OWN_SUMS = 'towers/own_sums'
 SUM_GRADIENTS = 'towers/all_sum_gradients'
 # Of each tower's rows among all.
 PLACES = 'towers/places'
+
 
 class Part(NamedTuple):
   """A tower among those of all workers, as its model sees it.
@@ -196,7 +198,7 @@ def _refuse_second(op, gradient):
                    'twice, by tf.stop_gradient or a layer without it.')
 
 
-def join_sums(towers: Sequence[Any], *, workers: Workers = ALONE) -> None:
+def join_sums(towers: Sequence[Tower], *, workers: Workers = ALONE) -> None:
   """Replaces each sum, and its gradient, by that over all towers of all workers, once these are
   built. A tower with 0 examples has a row that only fills its batch, and takes no part.
   """

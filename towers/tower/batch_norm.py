@@ -14,7 +14,7 @@ With several workers, `mean` and `sync` span the towers of all workers. `first` 
 first tower; before each validation the chief broadcasts its averages (see `workers`).
 """
 
-from typing import Any, List, Sequence, Union
+from typing import List, Sequence, Union
 
 from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError
@@ -24,6 +24,7 @@ from towers.input.batch import Batch
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tower.all_towers import add_up, compare_weights, match_towers
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
+from towers.tower.tower import Tower
 
 BATCH_NORMS = ('first', 'mean', 'sync')
 # Ops that take one of several values.
@@ -62,7 +63,7 @@ class BatchNorms:
     self.joins_sums = kind == 'sync' and num_towers > 1
     self.left_out = [] if needs_later else [BATCH_MOMENTS]
 
-  def join(self, towers: Sequence[Any]) -> None:
+  def join(self, towers: Sequence[Tower]) -> None:
     """Joins the towers, once they and their gradients are built.
 
     Raises:

@@ -1,16 +1,17 @@
 """Gradients of a tower: of its share of the loss and, for the first tower, of the penalties."""
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 from tensorflow_v1 import Gradient, Operation, Tensor, tf
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
 from towers.tower.batch_norm_layer import gradients_of_training
 from towers.tower.precision import LARGEST_HALF_SCALE
+from towers.tower.tower import Tower
 
 
-def differentiate(tower: Any, batch: Batch, *, place: Callable[[Operation], str], is_first: bool,
-                  loss_scale: Optional[Tensor]) -> Tuple[Any, List[Optional[Gradient]]]:
+def differentiate(tower: Tower, batch: Batch, *, place: Callable[[Operation], str], is_first: bool,
+                  loss_scale: Optional[Tensor]) -> Tuple[Tower, List[Optional[Gradient]]]:
   """Returns the tower with all its gradients, and the gradients of its loss alone.
 
   Penalties belong to the variables, which exist once: the first tower differentiates them, whole.

@@ -1,8 +1,8 @@
 """The forward pass of a tower: its losses and metrics, summed over its examples."""
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Callable, Dict, Optional
 
-from tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
+from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import keep_order
 from towers.input.batch import Batch
@@ -13,58 +13,7 @@ from towers.tower.drawing.draws import tie_draws, warn_of_left
 from towers.tower.drawing.folds import find_folds
 from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall
-from towers.whole import Whole
-
-
-class Tower(NamedTuple):
-  """One copy of the model.
-
-  Attributes:
-    device: where it stands.
-    scope: its name scope, with a slash at the end.
-    loss: its share of the global batch's mean loss, a scalar: the towers' losses sum to it. With
-      weights, of the mean of weight times loss over the examples.
-    sums: scalars, each summed over the tower's examples: 'loss' and every metric.
-    num_examples: its examples, an int or a scalar int32 tensor.
-    update_ops: what its model added to UPDATE_OPS.
-    penalties: what its model added to REGULARIZATION_LOSSES.
-    num_global_examples: those of all towers, an int or a scalar int32 tensor.
-    divisor: of `sums`: the same as a float or a scalar float32 tensor, never 0.
-    put_op: as of its batch.
-    gradients: for each trainable variable the gradient of the tower's loss: a tensor,
-      `tf.IndexedSlices` or None. Empty for a tower that only validates.
-    penalty_gradients: for each trainable variable that of the penalties, a tensor or None, where
-      `gradients` do not hold it: of a first tower whose loss has weights, which do not divide
-      penalties. Else empty.
-    variables: the trainable variables of these gradients: the tower's own replicas, or the
-      variables of all towers.
-    num_micro_batches: of a full step. Gradients are divided by it as well, so that with a loss
-      scale they are no larger than those of the whole step's batch.
-    weights: for those of `sums` that have weights the sum of these, a scalar.
-    losses: the names of several losses, whose means add up to the loss; empty for one loss.
-    wholes: metrics of the whole split, by name, with the tower's rows.
-    recomputed: the activations that the backward pass computes again, `Recomputed`, or None.
-    compute_beside: calls its model in another graph, see `ModelCall`.
-  """
-  device: str
-  scope: str
-  loss: Tensor
-  sums: Dict[str, Tensor]
-  num_examples: Union[int, Tensor]
-  update_ops: List[Any]
-  penalties: List[Tensor]
-  num_global_examples: Union[int, Tensor]
-  divisor: Union[float, Tensor]
-  put_op: Optional[Operation] = None
-  gradients: List[Optional[Gradient]] = []
-  penalty_gradients: List[Optional[Tensor]] = []
-  variables: List[Variable] = []
-  num_micro_batches: int = 1
-  weights: Dict[str, Tensor] = {}
-  losses: Sequence[str] = ()
-  wholes: Mapping[str, Whole] = {}
-  recomputed: Any = None
-  compute_beside: Optional[Callable[..., Any]] = None
+from towers.tower.tower import Tower
 
 
 def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,

@@ -1,85 +1,57 @@
-"""Towers: one copy of the model's graph per device, all on the same variables.
+"""A tower: one copy of the model on a device, as what it computes."""
 
-                 ┌─ tower_0 ─ loss and metric sums, gradients ─┐
-  batch of each ─┼─ tower_1 ─                                  ├─► average
-                 └─ tower_2 ─                                  ─┘
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-A tower adds up the losses of its examples and divides by the number of examples in the *global*
-batch (with several workers: in this worker's part of it). Then the towers' losses and gradients sum
-to exactly those of one tower on the whole batch, whatever each tower's share. The mean of the
-towers' means is right only where all shares are equal.
-
-If the losses have weights, the sum of the weights of the global batch divides instead. No tower
-knows it, so it divides what all of them have summed (see `towers.reduce.weights`).
-"""
-
-from typing import List, Optional, Sequence, Union
-
-from tensorflow_v1 import Tensor
-from towers.base import collector
-from towers.input.batch import Batch
-from towers.placement.variables import VariableStore
-from towers.placement.workers import ALONE, Workers
-from towers.tower import global_batch
-from towers.tower.all_towers import join_sums
-from towers.tower.batch_norm import BatchNorms
-from towers.tower.cloning.cloner import Cloner
-from towers.tower.drawing.draws import begin_draws
-from towers.tower.forward_pass import Tower
-from towers.tower.model_call import Model, ModelCall
-from towers.tower.precision import Precision
-from towers.tower.training_tower import build_tower
+from tensorflow_v1 import Gradient, Operation, Tensor, Variable
+from towers.whole import Whole
 
 
-@collector.uncollected()
-def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str],
-                 store: VariableStore, is_training: Union[bool, Tensor] = True,
-                 batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
-                 precision: Optional[Precision] = None, workers: Workers = ALONE,
-                 frozen: Sequence[str] = (),
-                 recompute: Union[str, int] = 'none') -> List[Tower]:
-  """Builds a tower with gradients for each batch.
+class Tower(NamedTuple):
+  """One copy of the model.
 
-  Args:
-    model: called once per tower, under `variable_scope` reuse from the second on. Clones do not
-      call it.
-    batches: for each tower its batch.
-    devices: for each tower its device.
-    store: makes the variables.
-    is_training: for the model: True, or a scalar bool tensor where the towers also validate.
-    batch_norm: 'first', 'mean' or 'sync', see `batch_norm`.
-    accumulate: micro-batches of a full step, each with random numbers of its own; the same as for
-      `average_gradients`.
-    build: 'reuse', 'clone' or 'auto', see `cloner`. The results are the same to the bit.
-    precision: for towers that compute in half precision, or None. Their gradients are then those
-      of the scaled loss, see `unscale_gradients`.
-    workers: whose towers batch normalisation joins; these towers are one worker's.
-    frozen: patterns of variables that get no gradients, see `frozen`.
-    recompute: 'none', 'auto', a number of segments or names of ops: the activations that the
-      backward pass computes again, see `recompute`. The results are the same to the bit.
-
-  Raises:
-    UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose
-      batch normalisation never updates its averages, towers that do not share, or numbers of
-      batches, devices and the store's towers that differ.
+  Attributes:
+    device: where it stands.
+    scope: its name scope, with a slash at the end.
+    loss: its share of the global batch's mean loss, a scalar: the towers' losses sum to it. With
+      weights, of the mean of weight times loss over the examples.
+    sums: scalars, each summed over the tower's examples: 'loss' and every metric.
+    num_examples: its examples, an int or a scalar int32 tensor.
+    update_ops: what its model added to UPDATE_OPS.
+    penalties: what its model added to REGULARIZATION_LOSSES.
+    num_global_examples: those of all towers, an int or a scalar int32 tensor.
+    divisor: of `sums`: the same as a float or a scalar float32 tensor, never 0.
+    put_op: as of its batch.
+    gradients: for each trainable variable the gradient of the tower's loss: a tensor,
+      `tf.IndexedSlices` or None. Empty for a tower that only validates.
+    penalty_gradients: for each trainable variable that of the penalties, a tensor or None, where
+      `gradients` do not hold it: of a first tower whose loss has weights, which do not divide
+      penalties. Else empty.
+    variables: the trainable variables of these gradients: the tower's own replicas, or the
+      variables of all towers.
+    num_micro_batches: of a full step. Gradients are divided by it as well, so that with a loss
+      scale they are no larger than those of the whole step's batch.
+    weights: for those of `sums` that have weights the sum of these, a scalar.
+    losses: the names of several losses, whose means add up to the loss; empty for one loss.
+    wholes: metrics of the whole split, by name, with the tower's rows.
+    recomputed: the activations that the backward pass computes again, `Recomputed`, or None.
+    compute_beside: calls its model in another graph, see `ModelCall`.
   """
-  collector.collect_former()
-  global_batch.check_numbers(batches, devices, store)
-  norms = BatchNorms(batch_norm, batches, workers)
-  cloner = Cloner(build, store, left_out=norms.left_out)
-  draws = begin_draws(store.seed)
-  whole = global_batch.join_batches(batches, read_step=draws.read_step, accumulate=accumulate,
-                                    num_workers=workers.num_workers)
-  call = ModelCall(model, store, whole, draws, is_training, precision, norms.joins_sums)
-
-  def by_model(index, recording):
-    return build_tower(call, index, recording, frozen=frozen, recomputed=recompute)
-
-  towers: List[Tower] = []
-  for index, device in enumerate(devices):
-    towers.append(cloner.build(whole.batches, index, device, by_model))
-    store.scopes.append(towers[-1].scope)
-
-  norms.join(towers)
-  join_sums(towers, workers=workers)
-  return towers
+  device: str
+  scope: str
+  loss: Tensor
+  sums: Dict[str, Tensor]
+  num_examples: Union[int, Tensor]
+  update_ops: List[Any]
+  penalties: List[Tensor]
+  num_global_examples: Union[int, Tensor]
+  divisor: Union[float, Tensor]
+  put_op: Optional[Operation] = None
+  gradients: List[Optional[Gradient]] = []
+  penalty_gradients: List[Optional[Tensor]] = []
+  variables: List[Variable] = []
+  num_micro_batches: int = 1
+  weights: Dict[str, Tensor] = {}
+  losses: Sequence[str] = ()
+  wholes: Mapping[str, Whole] = {}
+  recomputed: Any = None
+  compute_beside: Optional[Callable[..., Any]] = None

@@ -11,9 +11,10 @@ from towers.placement.variables import check_reads, check_shared, seed_made_befo
 from towers.tower.apart import check_apart
 from towers.tower.cloning.recording import Recording
 from towers.tower.differentiate import differentiate
-from towers.tower.forward_pass import Tower, build_forward
+from towers.tower.forward_pass import build_forward
 from towers.tower.model_call import ModelCall
 from towers.tower.recomputing.recompute import recompute
+from towers.tower.tower import Tower
 
 
 def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Sequence[str],

@@ -149,7 +149,7 @@ def _train(devices):
   from towers.placement.devices import build_session_config
   from towers.placement.variables import build_variable_store
   from towers.reduce.average import average_gradients
-  from towers.tower.tower import build_towers
+  from towers.tower.towers import build_towers
   from towers.update.apply import build_train_op
 
   random = np.random.RandomState(0)

@@ -13,7 +13,7 @@ from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
 from towers.tower.cloning.pattern import Pattern, has_same_shapes
 from towers.tower.cloning.recording import Recording, record_tower
-from towers.tower.forward_pass import Tower
+from towers.tower.tower import Tower
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
 # A clone of a smaller tower, too, takes less time than another call, but saves no tenth of a second

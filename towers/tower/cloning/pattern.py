@@ -28,7 +28,7 @@ from towers.tower.cloning.check import check_free, check_scope, check_state, fin
 from towers.tower.cloning.names import get_op_name
 from towers.tower.cloning.pattern_graph import PatternGraph
 from towers.tower.cloning.recording import Recording
-from towers.tower.forward_pass import Tower
+from towers.tower.tower import Tower
 
 # Collections to which one tower adds for all, and descriptions of the graph.
 _NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT',

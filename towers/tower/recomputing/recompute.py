@@ -17,7 +17,7 @@ whose key both passes share. What cannot be copied is kept (see `activations`).
 
 import collections
 import logging
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Union
 
 from tensorflow_v1 import Gradient, Operation, Tensor, import_placed, tf
 from towers.base.usage_error import UsageError
@@ -27,6 +27,7 @@ from towers.tower.cloning.recording import Recording
 from towers.tower.recomputing import segments
 from towers.tower.recomputing.activations import Passes
 from towers.tower.recomputing.ends import find_ends
+from towers.tower.tower import Tower
 
 _KEPT = 'kept/'
 
@@ -45,7 +46,7 @@ class Recomputed(NamedTuple):
   num_ops: int
 
 
-def recompute(setting: Union[str, int], tower: Any, gradients: Sequence[Optional[Gradient]], *,
+def recompute(setting: Union[str, int], tower: Tower, gradients: Sequence[Optional[Gradient]], *,
               recording: Recording, first_backward: int, warns: bool) -> Optional[Recomputed]:
   """Makes the gradients of a tower read copies of its activations; returns None if it makes none.
 
