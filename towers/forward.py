@@ -240,8 +240,8 @@ class Forward:
       yield self._session.run(self._fetches, feed_dict), list(np.diff(ends))
 
 
-class Forwards:
-  """What a session computes on other examples, beside it and of its weights."""
+class ForwardCache:
+  """The last `Forward` of a model and the last of a function, on the weights of a session."""
 
   def __init__(self, program: Any):
     """Builds nothing yet."""

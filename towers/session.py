@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
-from towers.forward import Forwards
+from towers.forward import ForwardCache
 from towers.placement.cluster import read_cluster
 from towers.placement.counters import get_global_step
 from towers.placement.devices import build_session_config
@@ -70,7 +70,7 @@ class Session:
     self._steps: Optional[Steps] = None
     self._worker: Optional[Worker] = None
     self._batches = BatchFinder(program)
-    self._forwards = Forwards(program)
+    self._forward_cache = ForwardCache(program)
     # Whether `run` has taken batches, which training and validation are still to have.
     self._training_moved = self._validation_moved = False
     self._beside: Optional[ValidationPass] = None
@@ -416,7 +416,7 @@ class Session:
 
   def _close(self, kind, *_):
     self._steps = None
-    self._forwards.close()
+    self._forward_cache.close()
     if self._worker is not None and kind is None:
       self._worker.peers.stop()
 
@@ -430,6 +430,6 @@ class Session:
   def _forwarded(self, compute, examples, batch_size, *, is_model):
     """Opens a context with a function on towers beside the session, of its weights, and rows."""
     name = 'evaluate' if is_model else 'predict'
-    with self._called(name) as steps, self.watchdog.paused(), self._forwards.opened(
+    with self._called(name) as steps, self.watchdog.paused(), self._forward_cache.opened(
         compute, examples, batch_size, is_model=is_model, session=steps.session) as opened:
       yield opened
