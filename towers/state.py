@@ -12,8 +12,8 @@ from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.data import Data
 from towers.training.saving.files import INDEX, path_of
 from towers.training.saving.lock import lock_folder
+from towers.training.saving.resume import check_resume
 from towers.training.saving.weights import find_best
-from towers.training.settings.schedule import check_resume
 from towers.training.stepping.steps import Steps
 from towers.warm_start.matching import Names
 

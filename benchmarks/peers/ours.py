@@ -29,7 +29,7 @@ def run_towers(turns: Any, task: Task) -> None:
   from towers.training.loop import Loop
   from towers.training.reporting.progress import Progress
   from towers.training.saving.checkpoints import Checkpoints
-  from towers.training.settings.schedule import build_schedule
+  from towers.training.settings.timetable import build_timetable
 
   config = build_config(task)
   with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(
@@ -48,7 +48,7 @@ def run_towers(turns: Any, task: Task) -> None:
     signals.leave_to_run(progress.seconds_per_step)
     with contextlib.suppress(_Over):
       Loop(session, checkpoints=checkpoints, progress=progress, signals=signals,
-           schedule=build_schedule(
+           timetable=build_timetable(
                plan, steps=_ENDLESS, validate_every=config.validate_every,
                checkpoint_every=config.checkpoint_every, on_nan=config.on_nan)).run()
 

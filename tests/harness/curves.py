@@ -11,7 +11,7 @@ from towers.training.reporting.summaries import Summaries
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import History
 from towers.training.settings.intervals import Interval
-from towers.training.settings.schedule import Schedule
+from towers.training.settings.timetable import Timetable
 from towers_tools.report import Report
 
 CURVES = dict(summary_dir='unused', summary_every='3steps')
@@ -78,8 +78,8 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
     run.steps.start(step)
     try:
       Loop(run.opened, progress=progress, history=history, checkpoints=checkpoints,
-           schedule=Schedule(total_steps, on_nan=on_nan, validate_every=Interval(validate_every),
-                             save_every=Interval(save_every))).run()
+           timetable=Timetable(total_steps, on_nan=on_nan, validate_every=Interval(validate_every),
+                               save_every=Interval(save_every))).run()
     except Killed:
       return stream.getvalue()
     finally:

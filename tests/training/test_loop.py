@@ -23,7 +23,7 @@ from towers.training.run import watch_records
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import MOST_ROLLBACKS, History
 from towers.training.settings.intervals import Interval
-from towers.training.settings.schedule import Schedule
+from towers.training.settings.timetable import Timetable
 from towers.training.stepping.not_finite import NotFinite, Retried
 
 
@@ -93,11 +93,11 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     run.steps.scale_learning_rate(history.rate_factor)
     run.steps.start(step)
     outcome = None
-    schedule = Schedule(total_steps, Interval(validate_every), Interval(save_every), save_seconds,
-                        on_nan)
+    timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds,
+                          on_nan)
     with contextlib.suppress(Interrupted, Killed):
       outcome = Loop(run.opened, checkpoints=checkpoints, progress=recorder, history=history,
-                     schedule=schedule, signals=recorder, clock=clock).run()
+                     timetable=timetable, signals=recorder, clock=clock).run()
   return outcome, recorder
 
 

@@ -15,7 +15,7 @@ from towers.training.bad_steps import BadSteps
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.keeper import Keeper
 from towers.training.saving.history import History
-from towers.training.settings.schedule import Schedule
+from towers.training.settings.timetable import Timetable
 from towers.training.stepping.validation_pass import ValidationPass
 
 
@@ -39,14 +39,14 @@ class LoopEnd(NamedTuple):
 class Loop:
   """Trains to the last step, or until validations no longer improve."""
 
-  def __init__(self, session: Session, *, schedule: Schedule, checkpoints: Any, progress: Any,
+  def __init__(self, session: Session, *, timetable: Timetable, checkpoints: Any, progress: Any,
                history: Optional[History] = None, signals: Optional[Signals] = None,
                end_at: Optional[float] = None, clock: Callable[[], float] = time.monotonic):
     """Prepares.
 
     Args:
       session: started.
-      schedule: when to validate and to save, and when to end.
+      timetable: when to validate and to save, and when to end.
       checkpoints: saves when due and at the end, or None.
       progress: shows the steps and validations.
       history: up to the step of the session; empty if None.
@@ -54,11 +54,11 @@ class Loop:
       end_at: by the clock, when all is to be validated and saved; None for any time.
       clock: returns seconds.
     """
-    self._session, self._steps, self._schedule = session, session.steps, schedule
+    self._session, self._steps, self._timetable = session, session.steps, timetable
     self._progress, self._signals, self._clock = progress, signals, clock
     self._history = history or History()
     self._keeper = Keeper(session, checkpoints, self._history, progress)
-    self._bad_steps = BadSteps(session, self._keeper, progress, schedule.on_nan)
+    self._bad_steps = BadSteps(session, self._keeper, progress, timetable.on_nan)
     self._running: Optional[ValidationPass] = None
     self._finished: Optional[ValidationPass] = None
     self._loss: Optional[float] = None
@@ -79,7 +79,7 @@ class Loop:
     steps = self._steps
     try:
       self._set_save_time()
-      if self._schedule.on_nan == 'rollback' and not self._keeper.has_saved:
+      if self._timetable.on_nan == 'rollback' and not self._keeper.has_saved:
         self._keeper.save()
       is_over = self._between_steps()
       while not is_over:
@@ -136,7 +136,7 @@ class Loop:
       self._validate_if_due(is_last)
 
     is_over = is_last or self._history.has_stopped
-    if is_over and step < self._schedule.total_steps:
+    if is_over and step < self._timetable.total_steps:
       self._say_why()
     # A run that resumes at its last step has saved that, but not the validation that it missed.
     if (is_over or self._is_to_save(is_last)) and (keeper.has_news or not keeper.has_saved):
@@ -147,11 +147,11 @@ class Loop:
     return is_over
 
   def _is_last(self):
-    return self._steps.step >= self._schedule.total_steps or self._is_to_stop()
+    return self._steps.step >= self._timetable.total_steps or self._is_to_stop()
 
   def _is_to_save(self, is_last):
     step = self._steps.step
-    is_due = is_last or self._schedule.save_every.is_due(step)
+    is_due = is_last or self._timetable.save_every.is_due(step)
     return is_due and step > 0 and not self._keeper.has_saved
 
   def _say_why(self):
@@ -163,16 +163,16 @@ class Loop:
 
   def _next_due(self, step):
     """Returns the next step after which the run validates, saves or ends."""
-    schedule = self._schedule
-    intervals = (schedule.validate_every, schedule.save_every)
-    return min([schedule.total_steps] + [every.next(step) for every in intervals])
+    timetable = self._timetable
+    intervals = (timetable.validate_every, timetable.save_every)
+    return min([timetable.total_steps] + [every.next(step) for every in intervals])
 
   def _validate_if_due(self, is_last):
     steps, step, saves = self._steps, self._steps.step, self._is_to_save(is_last)
     # A pass ends before a checkpoint, since a run that resumes there could not continue it.
     if self._running is not None and (self._running.is_complete or is_last or saves):
       self._finish_pass()
-    is_due = is_last or self._schedule.validate_every.is_due(step)
+    is_due = is_last or self._timetable.validate_every.is_due(step)
     if (steps.can_validate and self._running is None and step > 0 and is_due and
         not self._history.has_validated(step)):
       self._begin_pass()
@@ -199,8 +199,8 @@ class Loop:
     self._finished, self._running = running, None
     measured, steps.pass_began = steps.pass_began, None
     # Where it was not due a run that goes on from here must not find it.
-    is_due = (self._schedule.validate_every.is_due(running.step) or
-              running.step >= self._schedule.total_steps)
+    is_due = (self._timetable.validate_every.is_due(running.step) or
+              running.step >= self._timetable.total_steps)
     if is_due and not self._history.has_validated(running.step):
       self._history.add(running.step, running.means())
       self._keeper.has_news = True
@@ -222,8 +222,8 @@ class Loop:
     self._set_save_time()
 
   def _set_save_time(self):
-    if self._schedule.save_seconds is not None:
-      self._save_at = self._clock() + self._schedule.save_seconds
+    if self._timetable.save_seconds is not None:
+      self._save_at = self._clock() + self._timetable.save_seconds
 
   def _goes_on(self):
     """Whether no signal ends the pass here; with other workers, which end it together, it waits."""

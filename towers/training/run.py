@@ -25,7 +25,7 @@ from towers.training.saving.checkpoints import ChiefsCheckpoints
 from towers.training.saving.history import History
 from towers.training.saving.standing import Standing, take_standing
 from towers.training.settings.config import Config
-from towers.training.settings.schedule import Schedule, build_schedule
+from towers.training.settings.timetable import Timetable, build_timetable
 from towers.training.stepping.out_of_memory import has_changed_nothing
 from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
@@ -170,11 +170,11 @@ class Run:
       try:
         with session.explained():
           path = self._begin(checkpoints, history, standing)
-          schedule = self._build_schedule()
+          timetable = self._build_timetable()
           if path is not None:
-            write_line(f'resumed from {path}: {session.step} of {schedule.total_steps} steps are '
+            write_line(f'resumed from {path}: {session.step} of {timetable.total_steps} steps are '
                        'done')
-          return self._loop_from(session.step, schedule, checkpoints, history, reached)
+          return self._loop_from(session.step, timetable, checkpoints, history, reached)
       except OutOfMemory as shortage:
         if may_shrink and (session.steps.pass_began is not None or
                            has_changed_nothing(shortage.error, session.steps)):
@@ -183,14 +183,14 @@ class Run:
           Keeper(session, checkpoints, history).save_standing()
         raise
 
-  def _build_schedule(self) -> Schedule:
+  def _build_timetable(self) -> Timetable:
     config = self._config
-    schedule = build_schedule(
+    timetable = build_timetable(
         self.session.steps.plan, epochs=config.epochs, steps=config.steps, on_nan=config.on_nan,
         validate_every=config.validate_every, checkpoint_every=config.checkpoint_every)
     is_chief = self._worker is None or self._worker.cluster.is_chief
     # The chief's clock counts.
-    return schedule if is_chief else schedule._replace(save_seconds=None)
+    return timetable if is_chief else timetable._replace(save_seconds=None)
 
   def _build_history(self) -> History:
     history = History(metric=self._config.best_metric, patience=self._config.early_stopping)
@@ -233,7 +233,7 @@ class Run:
     session.steps.scale_learning_rate(history.rate_factor)
     return path
 
-  def _loop_from(self, step: int, schedule: Schedule, checkpoints: Any, history: History,
+  def _loop_from(self, step: int, timetable: Timetable, checkpoints: Any, history: History,
                  reached: int) -> Dict[str, Any]:
     """Takes the steps behind `step`; returns the result."""
     session, startup, steps = self.session, self._startup, self.session.steps
@@ -241,7 +241,7 @@ class Run:
     session.watchdog.steps = steps
     startup.limit(None)
     progress = Progress(
-        total_steps=schedule.total_steps, first_step=step, plan=steps.plan,
+        total_steps=timetable.total_steps, first_step=step, plan=steps.plan,
         learning_rate=steps.learning_rate, on_first_step=startup.finish,
         input_wait_seconds=lambda: steps.metrics.input_wait_seconds, metrics=steps.metrics,
         is_quiet=self._config.quiet)
@@ -257,7 +257,7 @@ class Run:
         closing.callback(callback.close)
       self.writer, self._mark = Writer(summaries, lambda: steps.step), steps.metrics.mark()
       self._loop = loop = Loop(
-          session, schedule=schedule, checkpoints=checkpoints, progress=progress, history=history,
+          session, timetable=timetable, checkpoints=checkpoints, progress=progress, history=history,
           signals=self._signals, end_at=self._find_end())
       callbacks = Callbacks(self, self._callbacks, loop.save_last)
       progress.callbacks.extend([*own, callbacks])
