@@ -22,8 +22,8 @@ from towers.training.faults.signals import Interrupted, Signals
 from towers.training.reporting.result import write_result
 from towers.training.settings.config import Config
 from towers.training.settings.flags import parse_flags, say_in_flags
-from towers.training.settings.functions import give_function, give_predict
 from towers.training.settings.outputs import check_outputs
+from towers.training.settings.user_functions import give_function, give_predict
 from towers.training.settings.xla import set_xla
 from towers.training.stepping.startup import Startup
 

@@ -16,10 +16,9 @@ from towers.placement.cluster import Cluster
 from towers.setting import is_function
 from towers.training.faults.run_error import end_process
 from towers.training.faults.signals import Signals
-from towers.training.settings import functions
 from towers.training.settings.config import Config
 from towers.training.settings.flags import say_in_flags
-from towers.training.settings.functions import load_function
+from towers.training.settings.user_functions import find_predict, load_function
 from towers.training.settings.xla import check_xla
 from towers.training.stepping.startup import Startup
 
@@ -234,7 +233,7 @@ def _find_predict(config, data_set) -> 'Predict':
   """Returns what the config's model predicts."""
   from towers.serving import classify
   if is_function(config.model):
-    return functions.find_predict(config.model)
+    return find_predict(config.model)
   _check_num_classes(config, data_set)
   return classify(models.build_logits(config.model, num_classes=data_set.num_classes))
 

@@ -15,7 +15,7 @@ from towers.settings import GROUPS
 from towers.training.faults.run_error import WorkerGone
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
-from towers.training.settings.functions import is_given
+from towers.training.settings.user_functions import is_given
 
 # Trials add this folder to PYTHONPATH, so they also run where towers is not installed.
 ROOT = os.path.dirname(EXTRAS)

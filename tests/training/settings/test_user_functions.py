@@ -13,7 +13,7 @@ from tests.harness.loaded_process import run_loaded
 from towers import command_line
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
-from towers.training.settings.functions import give_function, load_function
+from towers.training.settings.user_functions import give_function, load_function
 from towers_tools.timed_trial import run_trial
 
 NETS = """
