@@ -61,7 +61,7 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
 
   Args:
     folder: of checkpoints; or the path of one.
-    model: that the run has trained, see `towers.Program`.
+    model: the model that the run has trained, see `towers.Program`.
     examples: as for `Session.evaluate`.
     batch_size: rows at a time, over all towers.
     num_towers, device, precision: see `towers.Program`.
@@ -154,7 +154,7 @@ class Forward:
       devices: for each tower its device.
       is_model: which of the two it is.
       variables: where they live.
-      precision: that towers compute in.
+      precision: the precision that towers compute in.
     """
     placement = 'first' if variables == 'replicated' else variables
     names = devices.names

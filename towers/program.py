@@ -38,16 +38,18 @@ class Program(TrainingGraph):
       training split to a scalar tensor, which may read `get_examples_seen()` of
       `towers.placement.counters`.
     batch_size: the global batch, over all towers of all workers.
-    accumulate: micro-batches that a step is taken in; or 'auto' for one, and where a step finds no
-      room for twice as many, and so on: `towers.train` then goes on by itself, and a session raises
-      `towers.OutOfMemory`, which holds the number to build with.
-    last_batch: of an epoch, if it is smaller: 'keep' takes it as it is; 'pad' fills it up with rows
-      that do not count, so that a tower's batches have one shape; 'drop' leaves it out;
-      'carry' fills it up with the first examples of the next epoch, which changes what a step
-      takes. 'auto' is 'keep', but for a new run of the command line that XLA compiles, 'carry'.
+    accumulate: how many micro-batches a step is taken in. 'auto' begins with one, and doubles the
+      number whenever a step runs out of memory: `towers.train` then goes on by itself, and a
+      session raises `towers.OutOfMemory`, which holds the number to build with.
+    last_batch: what becomes of an epoch's last batch if it is smaller: 'keep' takes it as it is;
+      'pad' fills it up with rows that do not count, so that a tower's batches have one shape;
+      'drop' leaves it out; 'carry' fills it up with the first examples of the next epoch, so that
+      steps take other examples. 'auto' is 'keep', except in a new run of the command line that XLA
+      compiles, where it is 'carry'.
     num_towers: None for as many as there are GPUs, or 2 on virtual CPU devices.
     device: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs when there is any.
-    workers: of which this process is one; None for what TF_CONFIG says.
+    workers: the workers that train together, and which of them this process is; None to read
+      TF_CONFIG.
     input_mode: 'split', one batch that is cut into shares; 'next', one batch per tower from one
       iterator; 'shard', an iterator per tower over its shard.
     input_threads: examples that are parsed at a time; None for one per core.
@@ -60,15 +62,16 @@ class Program(TrainingGraph):
       GPU, replicated on several, and on the host for virtual CPU devices.
     tower_build: 'reuse' calls the model for each tower, 'clone' copies the ops of the first one,
       'auto' clones deep models.
-    batch_norm: whose moments move the averages: 'first', 'mean' or 'sync'.
+    batch_norm: whose moments move the averages: those of the 'first' tower, the 'mean' over all, or
+      with 'sync' those of the global batch, by which all towers then normalise.
     precision: 'float32', or 'mixed' for float16 with float32 variables.
     loss_scale: for 'mixed': a fixed scale, or None for one that adapts.
     recompute: the activations that the backward pass computes again to save memory: 'none',
       'auto', a number of segments, or the beginnings of names of ops, as 'block_1/,block_2/'.
     collective: 'ring', 'nccl' or 'auto', between replicas and workers.
-    fusion_megabytes: of gradients that one all-reduce sums together.
-    wire: in what gradients cross between workers: 'float32', as they are, or 'float16' or
-      'bfloat16', in half the bytes, on TensorFlow 2.x.
+    fusion_megabytes: how many megabytes of gradients one all-reduce sums together.
+    wire: the dtype in which workers send gradients: 'float32', as they are; 'float16' or
+      'bfloat16' take half the bytes, on TensorFlow 2.x.
     clip_norm: the largest global norm of the mean gradients; None for any.
     weight_decay: times each matrix or kernel is added to its gradient.
     average_weights: the decay of moving averages of the weights, such as 0.9999, which validation
@@ -78,9 +81,11 @@ class Program(TrainingGraph):
     rate_factors: by pattern, what multiplies the learning rate of some variables.
     init_from: the path of a checkpoint or .h5 file, or `towers.init_from(…)`, whose values the
       variables start from. It is read when a session starts, and never by one that restores.
-    logical_gpus: that one GPU is divided into, one for each tower; None to use whole GPUs.
-    gpu_memory: that this process takes of each GPU: 'growth', a fraction such as '0.4', or
-      megabytes such as '9000', which logical GPUs need; None for all of it.
+    logical_gpus: how many parts one GPU is divided into, one for each tower; None to use whole
+      GPUs.
+    gpu_memory: how much of each GPU this process takes: 'growth' for as much as it needs, a
+      fraction such as '0.4', or megabytes such as '9000'; logical GPUs need megabytes. None for
+      all of it.
 
   Raises:
     UsageError: settings that do not go together, a second program in a graph, or a model that
@@ -129,8 +134,8 @@ class Program(TrainingGraph):
 
     Args:
       graph_rewriter, inter_threads, intra_threads: see `build_session_config`.
-      stall_seconds: without any progress in a call, after which the process ends and says why; None
-        to wait.
+      stall_seconds: how long a call may make no progress before the process ends and says why;
+        None to wait for ever.
     """
     return Session(self, graph_rewriter=graph_rewriter, inter_threads=inter_threads,
                    intra_threads=intra_threads, stall_seconds=stall_seconds)

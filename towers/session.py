@@ -5,9 +5,9 @@
       loss = session.train()               takes a batch on every tower, updates, puts the next one
     print(session.validate())              the whole validation split, every metric as a mean
 
-It alone opens one: meets other workers, starts the variables, takes steps, tells errors in words. A
-training run and an evaluator are loops over it, which open it by `opened` and choose from where it
-goes on.
+This is the only place that opens a program's `tf.Session`: it meets the other workers, starts the
+variables, takes steps, and explains errors in plain words. A training run and an evaluator are
+loops over it; they open it by `opened`, and decide themselves where it goes on from.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ class Session:
   blocks, and no tower falls behind another.
 
   Attributes:
-    program: that it runs.
-    watchdog: of `stall_seconds`.
-    state: its variables, once it is open.
+    program: the program that it runs.
+    watchdog: ends the process after `stall_seconds` without progress.
+    state: the program's variables, once the session is open.
   """
 
   state: State
@@ -55,10 +55,10 @@ class Session:
     """Prepares; the session opens with `with`.
 
     Args:
-      program: to run.
+      program: the program to run.
       graph_rewriter, inter_threads, intra_threads: see `build_session_config`.
-      stall_seconds: without any progress in a call, after which the process ends and says why; None
-        to wait.
+      stall_seconds: how long a call may make no progress before the process ends and says why;
+        None to wait for ever.
     """
     self.program = program
     self.watchdog = Watchdog(limit_seconds=stall_seconds or float('inf'))
@@ -296,13 +296,14 @@ class Session:
       best_metric: of the validations.
       map: from names in the checkpoint to names in the program, as `names` of `towers.init_from`;
         None in place of a name leaves a variable of the checkpoint behind. Its slots go along.
-      new: patterns of the program's variables, and slots, that the checkpoint lacks or has in
-        another shape: they keep their values, the initial ones in a new session.
+      new: patterns of the program's variables and slots that the checkpoint lacks or has in
+        another shape: they keep the values that they have, in a new session the initial ones.
       new_data: whether the training examples may differ from those that it was written on; its
         steps then count as steps on the new ones.
 
     Raises:
-      UsageError: there is none, or it is of another program, other data or another batch size.
+      UsageError: there is no checkpoint, or it is of another program, other data or another batch
+        size.
     """
     with self.explained():
       path = self.state.restore(folder, best=best, best_metric=best_metric, map=map, new=new,

@@ -1,4 +1,4 @@
-"""State: the variables of a session, alike on all workers: where they start and are saved."""
+"""State: a session's variables, alike on all workers: how they start, are saved and restored."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from towers.training.saving.weights import find_best
 from towers.training.stepping.steps import Steps
 from towers.warm_start.matching import Names
 
-# Before the reason, in place of a path.
+# The chief shares this and its reason, in place of a path.
 _REFUSED = '\0'
 
 

@@ -87,17 +87,17 @@ class TrainingGraph:
 
   Attributes, in the order in which data goes:
     settings: the arguments that it was built with, by name; of model and optimizer their names.
-    model: that the towers compute.
+    model: the model that the towers compute.
     train_examples, validation_examples: the splits; the second may be None.
-    graph: that holds it, a `tf.Graph`.
+    graph: the `tf.Graph` that holds all of it.
     devices: for each tower its device; with a validation tower, the last one is that tower's.
     placement: where the variables live, and why.
-    workers: that train together, of which this process is one.
-    feed: of the training split: iterators and staging areas.
-    plan: of the training split: examples, batches and epochs.
+    workers: the workers that train together, and which of them this process is.
+    feed: iterators and staging areas of the training split.
+    plan: examples, batches and epochs of the training split.
     batches: for each training tower the batch that it computes on.
     towers: the training towers, each with its loss, metrics and gradients.
-    warm_start: what starts the variables beside their initializers, or None.
+    warm_start: the file that variables start from in place of their initializers, or None.
     gradients: the mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float; NaN where the optimizer hides it.
     gradient_norm: of the mean gradients before they are clipped, a scalar tensor; None until
@@ -109,7 +109,7 @@ class TrainingGraph:
     input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
     add_wait: with accumulation, the same of a run with `gradients.add_op`; else None.
     replicas: of the variables on every tower, or None where all towers share them.
-    precision: that towers compute in, or None for float32.
+    precision: the half precision that towers compute in, or None for float32.
     broadcast: how the chief's state becomes that of all workers; None for one worker.
   """
 

@@ -16,7 +16,7 @@ from towers.training.settings.optimizer import DECAYING, build_optimizer
 from towers.warm_start.matching import InitFrom, init_from
 
 
-def build_init_from(config: Config) -> Optional[InitFrom]:
+def _build_init_from(config: Config) -> Optional[InitFrom]:
   """Returns where a config's initial weights come from, or None."""
   if config.init_from is None:
     return None
@@ -47,5 +47,5 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
       learning_rate=lambda plan: build_learning_rate(config, plan, get_examples_seen()),
       optimizer=lambda rate: build_optimizer(config, rate),
       frozen=config.frozen or (),
-      rate_factors=_parse_factors(config.rate_factors), init_from=build_init_from(config),
+      rate_factors=_parse_factors(config.rate_factors), init_from=_build_init_from(config),
       workers=workers, **settings)

@@ -51,10 +51,10 @@ class Request(NamedTuple):
 
 
 class Run:
-  """A training run of a program, also where it goes on in another graph.
+  """A training run of a program; out of memory it may go on in another graph.
 
   Attributes:
-    program: that runs, in the graph of now.
+    program: the program, in its current graph.
     session: the open `towers.Session` that it runs in.
     writer: writes a callback's images, histograms and texts to the summaries, see `Writer`.
     result: what the run has come to, as `towers.train` returns it; {} until its end.
@@ -151,7 +151,7 @@ class Run:
 
   def _train_in_session(self, standing: Optional[Standing], reached: int, *,
                         may_shrink: bool) -> Dict[str, Any]:
-    """Trains in the graph of now.
+    """Trains in the current graph.
 
     Args:
       standing: where the run stands between two steps of a former graph; None to go on from its

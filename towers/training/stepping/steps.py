@@ -43,8 +43,8 @@ class Update(NamedTuple):
 
   Attributes:
     gradient_norm: the global norm of its gradients.
-    learning_rate: that it applied.
-    summaries: that the model has made in the first tower.
+    learning_rate: the rate that it applied.
+    summaries: what the model has made by `tf.summary` in the first tower.
   """
   gradient_norm: float
   learning_rate: float

@@ -36,7 +36,7 @@ class Watchdog:
   """Ends the process if the watched steps make no progress while it is entered.
 
   Attributes:
-    steps: that it watches; None for none.
+    steps: the steps that it watches, or None.
   """
 
   def __init__(self, *, limit_seconds: float, on_stall: Optional[Callable[[str], Any]] = None,
