@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from tests import ROOT
+from tests.harness.in_process_cluster import find_ports
 from tests.harness.processes import clean_environment
+from towers_launch.tf_config import format_tf_config
 
 # Two sessions, of which one refuses a checkpoint and goes on; a whole training; and a program for
 # which the server has too few devices.
@@ -40,11 +42,8 @@ for index in range(2):
   print('loss', losses[-1].hex(), flush=True)
 result = towers.train(program, steps=4, quiet=True)
 print('loss', float(result['train_loss']).hex(), flush=True)
-try:
-  with tf.Graph().as_default(), build(2).session():
-    pass
-except towers.UsageError as error:
-  print('refused', error, flush=True)
+with tf.Graph().as_default(), build(2).session():
+  pass
 '''
 
 
@@ -55,10 +54,25 @@ def test_programs_of_one_process_train_on_the_same_server_or_are_refused(tmp_pat
       [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable,
        str(tmp_path / 'child.py')], cwd=ROOT, env=clean_environment(PYTHONPATH=ROOT),
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
-  assert done.returncode == 0, done.stdout
+  # The last program ends both: as main.py does, without a trace.
+  assert done.returncode == 2 and 'Traceback' not in done.stdout, done.stdout
   losses = re.findall('loss (0x.*)', done.stdout)
   assert len(losses) == 6 and len(set(losses)) == 1, done.stdout
   assert len(re.findall('no checkpoint .*nowhere', done.stdout)) == 2, done.stdout
-  refusals = re.findall('refused (.*)', done.stdout)
-  assert len(refusals) == 2 and all('give both programs the same num_towers' in refusal
-                                    for refusal in refusals), done.stdout
+  refusals = re.findall('towers: error: (.*)', done.stdout)
+  assert refusals and all('give both programs the same num_towers' in refusal
+                          for refusal in refusals), done.stdout
+
+
+@pytest.mark.parametrize('limit, code', [(32, 2), (256, 75)])
+def test_a_worker_without_files_or_without_the_others_ends_in_a_line(limit, code, tmp_path):
+  child = CHILD.replace('range(2)', 'range(0)').replace('quiet', 'start_seconds=1, quiet')
+  (tmp_path / 'child.py').write_text(child)
+  config = format_tf_config([f'127.0.0.1:{port}' for port in find_ports(2)], 'worker', 0)
+  done = subprocess.run(
+      ['bash', '-c', f'ulimit -n {limit}; exec "$0" "$@"', sys.executable,
+       str(tmp_path / 'child.py')], cwd=ROOT,
+      env=clean_environment(PYTHONPATH=ROOT, TF_CONFIG=config), stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT, text=True, timeout=120)
+  assert done.returncode == code and 'Traceback' not in done.stdout, done.stdout
+  assert ('open files' if limit == 32 else 'start_seconds') in done.stdout
