@@ -1,7 +1,8 @@
 """Cut: an epoch's elements become batches, each of what the plan deals to a shard and a tower.
 
 With several shards, each takes from every global batch the examples that the plan deals to it.
-Batches may then differ in size, and data sets are cut where `Dataset.batch` cannot cut them.
+Batches may then differ in size, and data sets are cut where `Dataset.batch` cannot cut them. In the
+mode `split` the graph cuts the one batch over the towers by tf.split, in `pipeline`.
 """
 
 import functools

@@ -7,6 +7,8 @@
 Checkpoints of another program are refused, unless the caller says what is new in it, and what has
 another name. Averages of the weights may be turned on or off in the middle of a run: those that a
 checkpoint lacks start from its weights, and those that the program lacks are left behind.
+
+Which checkpoint is taken, and when an older one, is decided in `checkpoints`.
 """
 
 import re
