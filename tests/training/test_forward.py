@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused(compute, message):
 def test_a_prediction_that_fails_is_called_one():
   with build().session() as session:
     session.train()
-    with pytest.raises(towers.RunError, match='Tower 0 failed in predict, after 1 steps'):
+    with pytest.raises(towers.RunError, match=r'Tower \d failed in predict, after 1 steps'):
       session.predict(given('arrays'), lambda features: tf.gather(
           net(features), tf.fill([tf.shape(features)[0]], 99)))
     session.train()
