@@ -25,20 +25,12 @@ _LARGEST_SHARE = 0.05
 
 
 class Difference(NamedTuple):
-  """One comparison.
-
-  Attributes:
-    name: of the value.
-    difference: of two values.
-    scale: the value itself.
-    noise: the difference that rounding makes.
-    verdict: `AGREES`, `DIFFERS`, or `INCONCLUSIVE`: rounding alone may make such a difference.
-  """
+  """The difference from a value of the norm `scale`, that which rounding makes, and the verdict."""
   name: str
   difference: float
   scale: float
   noise: float
-  verdict: str
+  verdict: str  # AGREES, DIFFERS, or INCONCLUSIVE: rounding alone may make such a difference.
 
   @property
   def agrees(self) -> bool:
@@ -51,12 +43,9 @@ def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float =
   """Compares values, except for rounding; what is no number, to the bit.
 
   Args:
-    name: of the row.
-    ours: an array, or a list with one for each step, of None where there is no such value.
-    expected: what it should be.
-    noisy: the expected value after rounding.
+    name, ours, expected: of an array, or a list with one for each step; None for no value.
+    noisy: the expected value after rounding, whose least share of the value is `share`.
     largest: the largest value of the same kind, such as of all gradients.
-    share: the least noise, as a share of the value.
   """
   try:
     difference, scale = find_norm(ours, expected), find_norm(expected)

@@ -7,7 +7,7 @@ twice,
   f(X1) + f(X2) = 2 f(X)      f(X in another order) = f(X)      f(X, X) = 2 f(X)
 
 with f the sums that a tower makes of loss and metrics. The first tower is in the graph already: its
-batch is fed (see `forward`), and nothing else runs, no input, no other tower, no other worker.
+batch is fed (see `fed_tower`), and nothing else runs, no input, no other tower, no other worker.
 
 A penalty or an update is no sum over examples if it depends on the batch at all. What a branch or a
 loop does on other data than these, no single batch tells.
@@ -24,7 +24,7 @@ from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import find_norm
-from towers.checks.forward import AS_IS, BESIDE, LAYOUTS, Forward, LeftOut, Values, take_rows
+from towers.checks.fed_tower import AS_IS, BESIDE, LAYOUTS, FedTower, LeftOut, Values, take_rows
 from towers.graph.source import format_op
 from towers.input.batch import Batch
 from towers.tower.batch_norm import is_moving_average
@@ -38,8 +38,8 @@ _LEAST = 1e-3
 # The largest share by which two values can differ.
 _MOST = 2.0
 # What a kind of values is called.
-_NAMES = {'sum': 'the model\'s {}', 'gradient': 'the gradient of {}',
-          'input': 'the input of {}, batch normalisation,'}
+_NAMES = {'sum': 'The model\'s {}', 'gradient': 'The gradient of {}',
+          'input': 'The input of {}, batch normalisation,'}
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 # What Python needs to build an op of a model.
@@ -66,9 +66,7 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
     towers.check_towers(built, batches, session, rows)
 
   Args:
-    towers: all of the program.
-    batches: of the towers.
-    session: with the program's variables.
+    towers, batches, session: of the program.
     rows: the first tower's examples, as `Feed.start` returns them; without any nothing is done.
     num_parts: into which a step's global batch is divided: towers, workers, micro-batches.
     runs_per_epoch: forward runs of all towers in an epoch; where the measurement takes longer than
@@ -78,9 +76,9 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
     UsageError: the loss or a metric grows otherwise than the number of examples, or rows that only
       fill a batch up change it.
   """
-  num_parts = num_parts or len(towers)
   if rows is None:
     return
+  num_parts = num_parts or len(towers)
   found = find_coupling(towers[0], batches[0], session, rows, num_parts=num_parts,
                         runs_per_epoch=runs_per_epoch)
   if found:
@@ -113,98 +111,90 @@ def find_coupling(tower: Tower, batch: Batch, session: Any, rows: Sequence[Any],
   For the arguments, and what is raised, see `check_towers`. Of random ops with a state of their
   own, it measures nothing unless `moves_state`.
   """
-  forward = Forward(tower, batch, session, rows, moves_state)
+  fed = FedTower(tower, batch, session, rows, moves_state)
+  if not fed.size:
+    return []
   found: List[str] = []
-  if not forward.size:
-    return found
   with tower.loss.graph.as_default():
     try:
       if batch.is_padded:
-        _check_filler(forward)
-      if num_parts > 1 and forward.size > 1:
-        found += _find_mixed(forward, num_parts, runs_per_epoch)
+        _check_filler(fed)
+      if num_parts > 1 and fed.size > 1:
+        found += _find_mixed(fed, num_parts, runs_per_epoch)
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
     except tf.errors.OpError:
       pass  # The first step tells, with the reason.
-  return found + (_find_dependent(forward) if num_parts > 1 else [])
+  return found + (_find_dependent(fed) if num_parts > 1 else [])
 
 
-def _find_dependent(forward) -> List[str]:
+def _find_dependent(fed) -> List[str]:
   """Returns a sentence on the first penalty and the first write that depend on the batch."""
   found = [f'The penalty {format_op(penalty.op)} depends on the examples of a batch.'
-           for penalty in forward.tower.penalties if penalty.op in forward.of_batch][:1]
+           for penalty in fed.tower.penalties if penalty.op in fed.of_batch][:1]
   return found + [
       f'The variable {write.variables[0].name} is changed by the examples of a batch, those of '
-      f'each part by themselves ({format_op(write.op)}).' for write in forward.writes
+      f'each part by themselves ({format_op(write.op)}).' for write in fed.writes
       if not all(map(is_moving_average, write.variables))][:1]
 
 
-def _check_filler(forward) -> None:
+def _check_filler(fed) -> None:
   """Refuses a tower of which rows that only fill its batch up change the loss or an update."""
-  what = 'last_batch=pad fills batches up with rows that must not count, and'
-  for write in forward.writes:
+  what = 'last_batch=pad fills batches up with rows that must not count.'
+  for write in fed.writes:
     raise UsageError(f'{what} {format_op(write.op)} is computed from all rows, as batch '
                      f'normalisation is: {_PAD_FIX}.')
-  index, count = forward.index, max(forward.size // 2, 1)
-  if count == forward.size:
+  index, count = fed.index, max(fed.size // 2, 1)
+  if count == fed.size:
     return
 
   def law(values):
     first, *others = [np.atleast_1d(value)[:count] for value in values]
     yield [(other, first) for other in others]
 
-  forward.prepare(feeds_moments=False)
+  fed.prepare(feeds_moments=False)
   fillers = [np.where(index < count, index, other)
-             for other in (count - 1, index, forward.size - 1 - index)]
+             for other in (count - 1, index, fed.size - 1 - index)]
   times, name, share = _find_gap(
-      law, [forward.run(filler, AS_IS, count) for filler in fillers], forward.is_half)
+      law, [fed.run(filler, AS_IS, count) for filler in fillers], fed.is_half)
   if times > 1:
     raise UsageError(f'{what} {name} depends on them, by {share:.2g} of itself'
-                     f'{_locate(law, forward, fillers)}: {_PAD_FIX}.')
+                     f'{_locate(law, fed, fillers)}: {_PAD_FIX}.')
 
 
-def _find_mixed(forward, num_parts, runs_per_epoch) -> List[str]:
-  """Returns a sentence on the sum that differs most, if any does.
+def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
+  """Returns a sentence on the sum that differs most, if any does; raises as `_check_scale`."""
+  fed.prepare()
+  index, size, gaps = fed.index, fed.size, []
 
-  Raises:
-    UsageError: a sum is in no proportion to the number of examples.
-    LeftOut: why it cannot be measured.
-  """
-  forward.prepare()
-  index, size, gaps = forward.index, forward.size, []
-  for layout in LAYOUTS if forward.by_row else LAYOUTS[:1]:
-    once = forward.run(index, layout)
+  def law(values, layouts=LAYOUTS):
+    x, x1, x2, reverse = values
+    if len({value.shape for value in values}) == 1:
+      yield [(x1 + x2, 2 * x), (reverse, x)]
+      for layout in layouts:
+        yield [(value, take_rows(x, order, size, layout)) for value, order in zip(values, orders)]
+
+  for layout in LAYOUTS if fed.by_row else LAYOUTS[:1]:
+    once = fed.run(index, layout)
     values = once.get(('values', 'loss'), index)
     # Examples of small losses in one batch, of large ones in the other.
     twice = np.repeat(np.argsort(values) if values.shape == index.shape else index, 2)
     orders = [index, twice[:size], twice[size:], index[::-1]]
     began = time.monotonic()
-    runs = [once, forward.run(orders[1], layout)]
+    runs = [once, fed.run(orders[1], layout)]
     seconds = time.monotonic() - began
     limit = float('inf') if runs_per_epoch is None else max(
         _LONG_SECONDS, seconds * runs_per_epoch * _LONG_SHARE)
     _check_price('four more forward runs', 5 * seconds, limit)
-    runs += [forward.run(order, layout) for order in orders[2:]]
-    law = functools.partial(_sum_over_rows, orders=orders)
-    gaps.append(_find_gap(functools.partial(law, layouts=[layout]), runs, forward.is_half))
+    runs += [fed.run(order, layout) for order in orders[2:]]
+    gaps.append(_find_gap(functools.partial(law, layouts=[layout]), runs, fed.is_half))
     if gaps[-1][0] <= 1:
-      _check_scale(forward, once, layout, num_parts, limit)
+      _check_scale(fed, once, layout, num_parts, limit)
       return []
   _, name, share = min(gaps)
-  return [f'{name[0].upper()}{name[1:]} depends on other examples of the batch, by {share:.2g} of '
-          f'itself{_locate(law, forward, orders)}.']
-
-
-def _sum_over_rows(values, orders, layouts=LAYOUTS):
-  """The law that values for X, X1, X2 and X reversed are sums over its rows, or rows of it."""
-  x, x1, x2, reverse = values
-  if len({value.shape for value in values}) == 1:
-    yield [(x1 + x2, 2 * x), (reverse, x)]
-    for layout in layouts:
-      yield [(value, take_rows(x, order, len(order), layout))
-             for value, order in zip(values, orders)]
+  return [f'{name} depends on other examples of the batch, by {share:.2g} of itself'
+          f'{_locate(law, fed, orders)}.']
 
 
 def _find_gap(law, runs, is_half) -> Tuple[float, str, float]:
@@ -235,56 +225,53 @@ def _find_share(law, values, least) -> float:
 
   def differ(ours, expected):
     # Infinite if the same rows in other company are more, or not finite.
-    size = max(find_norm(ours), find_norm(expected), least)
-    return find_norm(ours, expected) / (size or 1.0)
+    return find_norm(ours, expected) / (max(find_norm(ours), find_norm(expected), least) or 1.0)
 
   return min([_MOST, *(max(differ(*pair) for pair in pairs) for pairs in law(values))])
 
 
-def _locate(law, forward, orders) -> str:
+def _locate(law, fed, orders) -> str:
   """Describes the first op whose values break a law."""
-  return forward.locate(
-      orders, lambda values: _find_share(law, values, _LEAST) <= _ROUNDING[forward.is_half][1])
+  return fed.locate(
+      orders, lambda values: _find_share(law, values, _LEAST) <= _ROUNDING[fed.is_half][1])
 
 
-def _check_scale(forward, once, layout, num_parts, limit) -> None:
+def _check_scale(fed, once, layout, num_parts, limit) -> None:
   """Refuses sums that do not double with the examples."""
-  is_open = all(tensor.shape.ndims and tensor.shape.as_list()[0] is None
-                for tensor in forward.tensors)
+  is_open = all(tensor.shape.ndims and tensor.shape.as_list()[0] is None for tensor in fed.tensors)
   if not is_open:
-    _check_price('calling the model once more', len(forward.ops) * _OP_SECONDS, limit)
+    _check_price('calling the model once more', len(fed.ops) * _OP_SECONDS, limit)
   try:
     if is_open:
-      twice = forward.run(np.concatenate([forward.index] * 2), layout)
+      twice = fed.run(np.concatenate([fed.index] * 2), layout)
     else:
-      once, twice = _call_again(forward)
+      once, twice = _call_again(fed)
   except Exception:  # A model may hold a row for each example, and do anything in another graph.
     return
   times, name, share = _find_gap(lambda values: [[(values[1], 2 * values[0])]], [
       {key: value for key, value in run.items() if key[0] in ('sum', 'values')}
-      for run in (once, twice)], forward.is_half)
+      for run in (once, twice)], fed.is_half)
   if times > 1:
     raise UsageError(
-        f'{name[0].upper()}{name[1:]} is no mean over the examples of a batch: over twice as many '
-        f'examples its sum is not twice as large, but differs by {share:.2g} of it. So the update '
-        f'of a step in {num_parts} parts (towers x micro-batches x workers) would not equal that '
-        f'of one. {_SCALE_FIX}')
+        f'{name} is no mean over the examples of a batch: over twice as many examples its sum is '
+        f'not twice as large, but differs by {share:.2g} of it. So the update of a step in '
+        f'{num_parts} parts (towers x micro-batches x workers) would not equal that of one. '
+        f'{_SCALE_FIX}')
 
 
-def _call_again(forward) -> List[Values]:
+def _call_again(fed) -> List[Values]:
   """Returns the sums of the model on the rows, and on the rows twice, in a graph of its own."""
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-    batch = Batch(tf.nest.pack_sequence_as(forward.batch.tensors, [
+    batch = Batch(tf.nest.pack_sequence_as(fed.batch.tensors, [
         tf.placeholder(tensor.dtype, [None, *tensor.shape.as_list()[1:]])
-        for tensor in forward.tensors]), tf.placeholder(tf.int32, []))
-    sums = sum_returned(forward.tower.compute_beside(batch.tensors, scope='again/'), batch)
+        for tensor in fed.tensors]), tf.placeholder(tf.int32, []))
+    sums = sum_returned(fed.tower.compute_beside(batch.tensors, scope='again/'), batch)
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     session.run(tf.tables_initializer())
-    tower = forward.tower._replace(
-        scope='again/', loss=sums.values['loss'], sums=sums.values, weights=sums.weights,
-        gradients=[], update_ops=[], penalties=[])
-    again = Forward(tower, batch, session, [*forward.rows, forward.size], moves_state=True)
+    tower = fed.tower._replace(scope='again/', loss=sums.values['loss'], sums=sums.values,
+                               weights=sums.weights, gradients=[], update_ops=[])
+    again = FedTower(tower, batch, session, [*fed.rows, fed.size], moves_state=True)
     again.prepare(feeds_moments=False)
     return [again.run(np.concatenate([again.index] * times), BESIDE) for times in (1, 2)]
 

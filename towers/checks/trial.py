@@ -34,10 +34,9 @@ Step = Dict[Tuple[str, str], Any]
 
 
 class Trial:
-  """A program in a graph of its own.
+  """A program in a graph of its own, with plain gradient descent.
 
   Attributes:
-    program: that takes the steps, with plain gradient descent.
     variables: by name, all of the model, trained or not.
     draws: whether losses are computed from random numbers.
     stateful_draws: the names of the ops that draw them by a state of their own, in a tower.
@@ -56,14 +55,14 @@ class Trial:
       self.draws = bool(draws)
       self.stateful_draws = [op.name[len(self._scopes[0]):] for op in draws if is_random(op)]
       self._fetches: Step = {
-          **_find_inputs(self.program.batches), **self._find_activations(ops),
+          **self._find_inputs(), **self._find_activations(ops),
           (LOSS, 'loss'): self.program.gradients.loss,
           **{(GRADIENT, variable.op.name): tf.convert_to_tensor(gradient)
              for gradient, variable in self.program.gradients.gradients}}
-      counters = (get_global_step(), get_examples_seen())
+      counters = (get_global_step().op, get_examples_seen().op)
       self.variables = {variable.op.name: variable
                         for variable in tf.global_variables() + tf.local_variables()
-                        if all(variable is not counter for counter in counters)}
+                        if variable.op not in counters}
 
   @contextlib.contextmanager
   def open(self) -> Iterator[tf.Session]:
@@ -74,16 +73,13 @@ class Trial:
 
   def run(self, num_steps: int, *, starts: Optional[Sequence[Step]] = None,
           watched: Optional[int] = None, reverses: bool = False) -> List[Step]:
-    """Takes the first steps.
+    """Takes the first steps; raises what the graph raises.
 
     Args:
       num_steps: how many.
       starts: steps with whose variables these begin; None for those of the step before.
       watched: the step whose ops are kept.
       reverses: whether the examples of each batch stand in the opposite order.
-
-    Raises:
-      tf.errors.OpError: what the graph raises.
     """
     steps: List[Step] = []
     with self.open() as session:
@@ -114,6 +110,11 @@ class Trial:
     return {tensor: value[::-1] if np.ndim(value) else value
             for tensor, value in zip(tensors, session.run(tensors))}
 
+  def _find_inputs(self) -> Step:
+    """Returns the towers' tensors by their position, the number of examples last."""
+    towers = zip(*(map(tf.convert_to_tensor, batch.flatten()) for batch in self.program.batches))
+    return {(INPUT, str(index)): list(values) for index, values in enumerate(towers)}
+
   def _find_activations(self, ops) -> Step:
     """Returns the tensors that are in all towers, in the model's order, by the name in a tower."""
     dead, [first, *others] = find_dead(ops), self._scopes
@@ -123,9 +124,3 @@ class Trial:
     names = [name[len(first):] for name in alive if name.startswith(first)]
     return {(OP, name): [alive[scope + name] for scope in (first, *others)] for name in names
             if all(scope + name in alive for scope in others)}
-
-
-def _find_inputs(batches) -> Step:
-  """Returns each tower's tensors by their position, the number of examples last."""
-  towers = zip(*(map(tf.convert_to_tensor, batch.flatten()) for batch in batches))
-  return {(INPUT, str(index)): list(values) for index, values in enumerate(towers)}

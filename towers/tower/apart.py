@@ -22,10 +22,8 @@ def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequen
 
   Args:
     results: by their noun, for the message.
-    ops: all that were made for the tower.
-    index: of the tower.
+    ops, index, batch: of the tower; the batch may come from anywhere.
     others: the name scopes of the towers before it, each with a slash at its end.
-    batch: of the tower; it may come from anywhere.
   """
   # A layer may name its ops after the tower that first called it.
   own = set(ops).union(tensor.op for tensor in batch.flatten() if tf.is_tensor(tensor))
@@ -44,13 +42,7 @@ def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequen
 
 
 def check_penalties(loss: Tensor, penalties: Sequence[Tensor], ops: Sequence[Operation]) -> None:
-  """Raises UsageError for a tower's loss that includes one of its REGULARIZATION_LOSSES.
-
-  Args:
-    loss: the tower's.
-    penalties: that were added to the collection.
-    ops: all that were made for the tower.
-  """
+  """Raises UsageError for a loss, of a tower's `ops`, that includes one of its penalties."""
   # TensorFlow 2.x computes a regularizer's penalty anew wherever it is used, in the same scope.
   marks = [penalty.op.name.partition('/Regularizer/')[:2] for penalty in penalties]
   scopes = tuple(''.join(mark) for mark in marks if mark[1])

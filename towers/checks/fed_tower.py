@@ -1,6 +1,6 @@
-"""Forward: the first tower's forward pass on chosen rows of one batch, and nothing else of a run.
+"""The fed tower: the first one's forward pass on chosen rows of a batch, and nothing else of a run.
 
-The batch is fed, and so is all that does not follow from a row alone by a law of the model's own:
+Beside the batch is fed  all that does not follow from a row alone by a law of the model's own:
 
   draws     what was drawn for a row goes where the row goes; no state of a generator moves
   sums      over all towers are as they would be without the others
@@ -40,12 +40,11 @@ class LeftOut(Exception):
   """Why a tower cannot be run by itself."""
 
 
-class Forward:
+class FedTower:
   """A tower whose batch is fed.
 
   Attributes:
-    size: the number of rows.
-    index: of all rows, in their order.
+    index: of its `size` rows, in their order.
     ops: that it runs, in order.
     is_half: whether it computes in 16 bits.
     of_batch: the ops that depend on the batch.
@@ -94,15 +93,19 @@ class Forward:
     self.by_row: Dict[Any, Any] = {}
 
   def prepare(self, feeds_moments: bool = True) -> None:
-    """Finds what is fed beside the batch, and what is fetched.
+    """Finds what is fed beside the batch, moments too if `feeds_moments`, and what is fetched.
 
-    Args:
-      feeds_moments: whether layers of batch normalisation get theirs.
-
-    Raises:
-      LeftOut: a run would change the program's state, or draw what cannot be fed.
+    Raises LeftOut if a run would change the program's state, or draw what cannot be fed.
     """
-    self._check_alone()
+    if self._writes_early:
+      raise LeftOut('the loss or a metric changes a variable')
+    for op in self._draws:
+      context = op._get_control_flow_context()
+      in_loop = context is not None and context.GetWhileContext() is not None
+      if in_loop or is_random(op) and not self._moves_state:
+        raise LeftOut(f'{op.name} draws {"in a loop" if in_loop else "by a state of its own"}')
+    for op in filter(find_unseedable, self.ops):
+      raise LeftOut(f'{op.name} draws in a function')
     self._fetches = {('sum', name): value for name, value in self._sums.items()}
     self._fetches.update((('values', name), value.op.inputs[0])
                          for name, value in self.tower.sums.items() if value.op.type == 'Sum')
@@ -133,18 +136,6 @@ class Forward:
           (('gradient', variable.op.name), tf.convert_to_tensor(gradient)) for variable, gradient
           in zip(self.tower.variables, self.tower.gradients) if gradient is not None)
 
-  def _check_alone(self):
-    """Raises LeftOut if a run would write, or draw in a way that cannot be fed."""
-    if self._writes_early:
-      raise LeftOut('the loss or a metric changes a variable')
-    for op in self._draws:
-      context = op._get_control_flow_context()
-      in_loop = context is not None and context.GetWhileContext() is not None
-      if in_loop or is_random(op) and not self._moves_state:
-        raise LeftOut(f'{op.name} draws {"in a loop" if in_loop else "by a state of its own"}')
-    for op in filter(find_unseedable, self.ops):
-      raise LeftOut(f'{op.name} draws in a function')
-
   def _read(self, tensors) -> Dict[Any, np.ndarray]:
     """Returns the values of tensors for all rows, but for those of a branch that is not taken."""
     try:
@@ -169,12 +160,8 @@ class Forward:
     return found
 
   def run(self, index: Any, layout: str, count: Optional[int] = None) -> Values:
-    """Returns what the tower computes for these rows.
-
-    Args:
-      index: of the rows.
-      layout: of what goes with its rows, one of `LAYOUTS`.
-      count: of the rows that are real; None for all.
+    """Returns what the tower computes for the rows `index`, of which `count` are real, by default
+    all; `layout` is that of what goes with its rows, one of `LAYOUTS`.
     """
     values = self._fetch(list(self._fetches.values()), index, layout, count)
     return {key: np.asarray(value, np.float64) for key, value in zip(self._fetches, values)}
