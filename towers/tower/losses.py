@@ -99,7 +99,7 @@ def normalise(returned: Any) -> Returned:
   metrics: Dict[str, Any] = {}
   if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
     loss, metrics = returned
-  if isinstance(loss, tuple) and len(loss) == 2 and all(map(tf.is_tensor, loss)):
+  if type(loss) is tuple and len(loss) == 2 and all(map(tf.is_tensor, loss)):
     if _is_trained(loss[1]):
       raise UsageError('The model returned a pair of tensors, losses and their weights, and the '
                        'second would train variables, which weights never do. Two losses are a '

@@ -193,7 +193,7 @@ def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIn
       raise ValueError('its lengths are damaged')
     if len(lengths) and not 0 <= lengths.min() <= lengths.max() <= status.st_size:
       raise ValueError('its lengths do not fit into the file')
-    damage = header['damage'] and Damage(*header['damage'])
+    damage = None if header['damage'] is None else Damage(*header['damage'])
     return FileIndex(path, lengths, damage, header['facts'])
   except FileNotFoundError:
     return None
