@@ -44,11 +44,11 @@ _NAMES = {'sum': 'The model\'s {}', 'gradient': 'The gradient of {}',
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 # What Python needs to build an op of a model.
 _OP_SECONDS = 2e-4
-_FIX = ('For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync; for a '
-        'mean by weights return towers.Weighted(losses, weights). What a loss needs of the whole '
-        'batch is the sum towers.all_sum(tf.reduce_sum(x, 0)), in place of tf.reduce_sum(x, 0), '
-        'or its rows towers.all_rows(x), in place of x. Inside of a model take tf.gradients of '
-        'values per example or of their sum.')
+FIX = ('For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync; for a '
+       'mean by weights return towers.Weighted(losses, weights). What a loss needs of the whole '
+       'batch is the sum towers.all_sum(tf.reduce_sum(x, 0)), in place of tf.reduce_sum(x, 0), '
+       'or its rows towers.all_rows(x), in place of x. Inside of a model take tf.gradients of '
+       'values per example or of their sum.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
@@ -85,7 +85,7 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
     logging.getLogger('towers').warning(
         '%s A tower has only its own examples, so %d parts of a step (towers x micro-batches x '
         'workers) do not equal one. %s --check, or towers.check, shows by how much they differ.',
-        ' '.join(found), num_parts, _FIX)
+        ' '.join(found), num_parts, FIX)
 
 
 def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:

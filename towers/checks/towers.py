@@ -18,7 +18,7 @@ from tensorflow_v1 import tf
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import INCONCLUSIVE, Difference, compare, find_norm
-from towers.checks.law import find_coupling
+from towers.checks.law import FIX, find_coupling
 from towers.checks.repeats import find_change
 from towers.checks.trial import END, GRADIENT, INPUT, LOSS, START, Trial
 from towers.data.examples import Examples
@@ -210,9 +210,9 @@ def _judge(first, one, num_towers) -> List[str]:
         found = find_coupling(first.program.towers[0], first.program.batches[0], session, rows,
                               num_parts=num_towers, moves_state=True)
       except UsageError as error:
-        found = [str(error)]
+        return [str(error)]
       if found:
-        return found
+        return [*found, FIX]
   return []
 
 

@@ -194,6 +194,8 @@ def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIn
     if len(lengths) and not 0 <= lengths.min() <= lengths.max() <= status.st_size:
       raise ValueError('its lengths do not fit into the file')
     damage = None if header['damage'] is None else Damage(*header['damage'])
+    if damage is not None and [type(value) for value in damage] != [int, int, int, str]:
+      raise ValueError('its damage is of other types')
     return FileIndex(path, lengths, damage, header['facts'])
   except FileNotFoundError:
     return None
