@@ -193,3 +193,18 @@ def test_a_session_evaluates_other_examples_as_one_tower_would():
 def test_micro_batches_of_losses_with_weights_are_refused():
   with pytest.raises(UsageError, match='accumulate=2 .* loss_1, loss_2'):
     train(listed, num_towers=2, accumulate=2)
+
+
+def test_micro_batches_of_values_of_all_towers_are_warned_of(caplog):
+  train(counted, num_towers=2, accumulate=2)
+  assert 'those of a micro-batch, of which a step has 2' in caplog.text
+
+
+@pytest.mark.parametrize('model', [
+    counted, pytest.param(centred, marks=pytest.mark.nightly),
+    pytest.param(contrasted, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize('num_rows', [24, pytest.param(21, marks=pytest.mark.nightly)])
+def test_the_check_finds_that_towers_equal_one(model, num_rows):
+  # Of 24 rows all batches have one size, which models may build in.
+  report = towers.check(model, examples(num_rows), num_towers=2, batch_size=8, num_steps=3)
+  assert report.agrees, report.format()

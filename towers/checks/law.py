@@ -27,7 +27,9 @@ from towers.checks.comparison import find_norm
 from towers.checks.fed_tower import AS_IS, BESIDE, LAYOUTS, FedTower, LeftOut, Values, take_rows
 from towers.graph.source import format_op
 from towers.input.batch import Batch
+from towers.tower.all_towers import SUMS, joining
 from towers.tower.batch_norm import is_moving_average
+from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.forward_pass import Tower
 from towers.tower.losses import sum_returned
 
@@ -91,6 +93,12 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
 def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
   """Does what `check_towers` does for a program, from the rows that its feed has let see."""
   plan = program.plan
+  if plan.accumulate > 1 and set(program.graph.get_collection(SUMS)).difference(
+      program.graph.get_collection(BATCH_SUMS)):
+    logging.getLogger('towers').warning(
+        'The model reads towers.all_sum or towers.all_rows, which are those of a micro-batch, of '
+        'which a step has %d: without accumulate they are those of the whole batch.',
+        plan.accumulate)
   check_towers(program.towers, program.batches, session, rows, num_parts=_count_parts(program),
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
 
@@ -266,7 +274,8 @@ def _call_again(fed) -> List[Values]:
     batch = Batch(tf.nest.pack_sequence_as(fed.batch.tensors, [
         tf.placeholder(tensor.dtype, [None, *tensor.shape.as_list()[1:]])
         for tensor in fed.tensors]), tf.placeholder(tf.int32, []))
-    sums = sum_returned(fed.tower.compute_beside(batch.tensors, scope='again/'), batch)
+    with joining(batch, num_towers=2):  # So that values of all towers are told from its own.
+      sums = sum_returned(fed.tower.compute_beside(batch.tensors, scope='again/'), batch)
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     session.run(tf.tables_initializer())
     tower = fed.tower._replace(scope='again/', loss=sums.values['loss'], sums=sums.values,

@@ -152,7 +152,8 @@ def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
     return changed
 
   try:
-    several = build(num_towers).run(num_steps, starts=one)
+    parted = build(num_towers)
+    several = parted.run(num_steps, starts=one)
   except ValueError as error:
     return CheckReport(num_towers, [], [f'They cannot be built: {error}'])
   except tf.errors.OpError as error:
@@ -161,9 +162,11 @@ def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
   if not np.isfinite([step[LOSS, 'loss'] for step in one]).all():
     return CheckReport(num_towers, rows, ['Even the losses of one tower are not finite.'])
   draws = ', '.join(first.stateful_draws)
-  causes = _judge(first, one, num_towers)
+  # On one tower nothing tells values of all towers from those of the batch.
+  causes = _judge(parted, several, num_towers)
   if not causes and num_towers > 1 and not all(row.agrees for row in rows):
-    causes = _find_normalised(first) or ([] if draws else [_find_reason(rows)])
+    causes = _judge(first, one, num_towers) or _find_normalised(first) or (
+        [] if draws else [_find_reason(rows)])
   if not draws:
     return CheckReport(num_towers, rows, causes)
   return CheckReport(num_towers, rows, [
@@ -200,14 +203,14 @@ def _compare(one, noisy, several) -> List[Difference]:
   return rows
 
 
-def _judge(first, one, num_towers) -> List[str]:
-  """Returns what the law says of one tower's batches, of the first for which it says anything."""
-  with first.open() as session:
-    for step in one if num_towers > 1 else ():
-      first.start_from(session, step)
+def _judge(trial, steps, num_towers) -> List[str]:
+  """Returns what the law says of tower 0's batches, of the first for which it says anything."""
+  with trial.open() as session:
+    for step in steps if num_towers > 1 else ():
+      trial.start_from(session, step)
       rows = [np.asarray(values[0]) for (kind, _), values in step.items() if kind == INPUT]
       try:
-        found = find_coupling(first.program.towers[0], first.program.batches[0], session, rows,
+        found = find_coupling(trial.program.towers[0], trial.program.batches[0], session, rows,
                               num_parts=num_towers, moves_state=True)
       except UsageError as error:
         return [str(error)]
