@@ -97,8 +97,9 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
     return Devices('GPU', [f'/device:GPU:{tower}' for tower in range(num_towers)], '', memory)
 
   give_sessions_threads()
+  towers = 'tower stands' if num_towers == 1 else f'{num_towers} towers stand'
   notice = '' if kind == 'cpu' else (f'no GPU is visible to TensorFlow {tf.__version__}: the '
-                                     f'{num_towers} towers stand on virtual CPU devices')
+                                     f'{towers} on virtual CPU devices')
   return Devices('CPU', [f'/device:CPU:{tower}' for tower in range(num_towers)], notice)
 
 

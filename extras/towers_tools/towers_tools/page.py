@@ -4,7 +4,7 @@ A run is a dict, and the page embeds it as JSON, from which `read_runs` gets it 
 
   config        settings by name; a page is titled by `model` and `data`, if they are there
   description   some lines: devices, data, batches, model, variables
-  versions      of packages, by name
+  versions      of packages, by name; and host, date and command
   warnings      texts
   seconds       of each phase, by name
   samples       measured steps: step, loss, learning_rate, …
@@ -78,7 +78,8 @@ def format_page(names: Sequence[str], runs: Sequence[Dict[str, Any]]) -> str:
     body += [f'<h2>Devices, data and variables{_of(name, runs)}</h2>',
              f"<pre>{html.escape(run['description'])}</pre>"]
   body += ['<h2>Configuration</h2>', _format_table(names, [run['config'] for run in runs])]
-  body += ['<h2>Versions</h2>', _format_table(names, [run['versions'] for run in runs])]
+  body += ['<h2>Versions, host and command</h2>',
+           _format_table(names, [run['versions'] for run in runs])]
 
   for index, run in enumerate(runs):
     content = seal(run).replace('<', '\\u003c')
@@ -125,7 +126,7 @@ def _summarize(run):
   result = run['result']
   if result is not None:
     return (f"{result['global_step']:,} steps, {result['examples_seen']:,} examples on "
-            f"{result['num_towers']} towers")
+            f"{result['num_towers']} tower{'' if result['num_towers'] == 1 else 's'}")
   steps = [point['step'] for point in run['samples'] + run['validations']]
   return f'not complete: step {max(steps):,}' if steps else 'not complete: no step was measured'
 

@@ -10,6 +10,9 @@ writes the page after each validation and at the end, so a run can be watched.
 import math
 import os
 import platform
+import shlex
+import sys
+import time
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from towers.base.cores import count_cores
@@ -81,12 +84,13 @@ class Report(MetricWriter):
 
 
 def find_versions() -> Dict[str, str]:
-  """Returns the versions of TensorFlow, Python and numpy, the system and the host."""
+  """Returns the versions of TensorFlow, Python and numpy, and where, when and how it began."""
   import numpy
 
   from tensorflow_v1 import tf
   return dict(TensorFlow=tf.__version__, Python=platform.python_version(), numpy=numpy.__version__,
-              system=f'{platform.platform()}, {count_cores()} cores', host=platform.node())
+              system=f'{platform.platform()}, {count_cores()} cores', host=platform.node(),
+              date=time.strftime('%Y-%m-%d %H:%M'), command=' '.join(map(shlex.quote, sys.argv)))
 
 
 def _finite_or_none(values):
