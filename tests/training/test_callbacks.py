@@ -159,6 +159,28 @@ def test_an_exception_ends_the_run_once_the_step_is_saved(when, settings, tmp_pa
   assert_same(read(tmp_path / 'parts'), read(tmp_path / 'whole'))
 
 
+@pytest.mark.nightly(but='settings0')
+@pytest.mark.parametrize('settings', [dict(), dict(validation_tower=True, num_towers=3)])
+def test_a_metric_that_fails_ends_the_run_once_the_step_is_saved(settings, tmp_path, monkeypatch):
+  def fail(labels):
+    raise KeyError('mine')
+
+  def measured_by(function):
+    return lambda batch, is_training: (
+        small.model(batch, is_training)[0], {'whole': towers.Whole(function, [batch[1]])})
+
+  monkeypatch.setitem(globals(), 'model', measured_by(np.sum))
+  _, of_whole = train(tmp_path / 'whole', settings=settings)
+  monkeypatch.setitem(globals(), 'model', measured_by(fail))
+  with pytest.raises(KeyError, match='mine'):
+    train(tmp_path / 'parts', settings=settings)
+  assert list_steps(str(tmp_path / 'parts'))[0] == 4
+  monkeypatch.setitem(globals(), 'model', measured_by(np.sum))
+  _, rest = train(tmp_path / 'parts', settings=settings)
+  assert rest.losses == of_whole.losses[4:]
+  assert_same(read(tmp_path / 'parts'), read(tmp_path / 'whole'))
+
+
 class LikeKeras(towers.Callback):
   def on_epoch_end(self, epoch, logs=None):
     pass

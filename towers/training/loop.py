@@ -194,15 +194,19 @@ class Loop:
       steps.activity = activity
       if not running.is_complete:
         return self._leave_if_asked()
-      self._progress.validation(step=running.step, metrics=running.means(),
-                                examples=running.num_examples)
+      try:
+        means = running.means()
+      except Exception:  # A function of the user's has failed: it costs no step, as in a callback.
+        self.save_last()
+        raise
+      self._progress.validation(step=running.step, metrics=means, examples=running.num_examples)
     self._finished, self._running = running, None
     measured, steps.pass_began = steps.pass_began, None
     # Where it was not due a run that goes on from here must not find it.
     is_due = (self._timetable.validate_every.is_due(running.step) or
               running.step >= self._timetable.total_steps)
     if is_due and not self._history.has_validated(running.step):
-      self._history.add(running.step, running.means())
+      self._history.add(running.step, means)
       self._keeper.has_news = True
       if self._history.is_best:
         self._keeper.save_best(measured)
