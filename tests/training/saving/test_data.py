@@ -8,6 +8,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
+from towers.input.plan import LAST_BATCHES
 from towers.training.saving.checkpoints import Checkpoints
 
 random = np.random.RandomState(0)
@@ -29,10 +30,10 @@ def program(rows=ROWS[:71], labels=LABELS[:71], **settings):
                         num_towers=2, optimizer=tf.train.MomentumOptimizer(.05, .9), **settings)
 
 
-def train(folder, steps, rows=ROWS[:71], labels=LABELS[:71], **own):
+def train(folder, steps, rows=ROWS[:71], labels=LABELS[:71], last_batch='keep', **own):
   with tf.Graph().as_default():
-    return towers.train(program(rows, labels), steps=steps, checkpoint_dir=str(folder), quiet=True,
-                        **own)
+    return towers.train(program(rows, labels, last_batch=last_batch), steps=steps,
+                        checkpoint_dir=str(folder), quiet=True, **own)
 
 
 @pytest.mark.nightly(but=['fewer', 'fold'])
@@ -67,6 +68,21 @@ def test_other_data_is_refused_by_what_differs_unless_it_is_new(other, tmp_path,
   assert 'new_data' not in capsys.readouterr().out
   with pytest.raises(UsageError, match='where this run has 71|of other content'):
     train(tmp_path, AFTER + 2)
+
+
+@pytest.mark.nightly(but='keep-carry')
+@pytest.mark.parametrize('after', LAST_BATCHES)
+@pytest.mark.parametrize('before', LAST_BATCHES)
+def test_steps_on_new_data_count_as_this_run_takes_them(before, after, tmp_path):
+  rows, labels, _ = OTHERS['fewer']
+  train(tmp_path, BEFORE, last_batch=before)
+  train(tmp_path, AFTER - 1, rows, labels, last_batch=after, new_data=True)
+  result = train(tmp_path, AFTER, rows, labels, last_batch=after)
+  with tf.Graph().as_default():
+    plan = program(rows, labels, last_batch=after).plan
+  assert result['examples_seen'] == plan.examples_before(AFTER)
+  with pytest.raises(UsageError, match='other training data'):
+    train(tmp_path, AFTER + 1, last_batch=after)
 
 
 def test_the_same_data_resumes_and_a_checkpoint_without_a_record_says_so(

@@ -62,7 +62,8 @@ class Checkpoints:
     error: why the last write failed, if that must end the run; else ''.
     reason: why the last write failed; '' after one that did not.
     warn: called with a message for the user, perhaps from another thread.
-    was_carried: whether the run that wrote what was restored had `last_batch=carry`.
+    was_carried: whether the run that wrote what was restored had `last_batch=carry`, or had other
+      data: its steps count as steps of this run.
   """
 
   was_carried = False
@@ -197,7 +198,8 @@ class Checkpoints:
   def _compare_input(self, session, path, step):
     """Notes other data than the checkpoint's; warns of another order in the rest of an epoch."""
     reader = tf.train.load_checkpoint(path)
-    self.was_carried = reader.has_tensor(CARRY_TENSOR)
+    self.was_carried = (reader.has_tensor(CARRY_TENSOR) or
+                        bool(self._data and self._data.compare(reader)))
     text = self._data.take_up(session, reader, path, step) if self._data else ''
     if text:
       self.warn(text)

@@ -28,7 +28,7 @@ class Data(NamedTuple):
 
   def check(self, reader: Any, path: str) -> None:
     """Refuses a checkpoint of other examples by a UsageError."""
-    difference = self._compare(reader)
+    difference = self.compare(reader)
     if difference and not self.may_be_new:
       raise UsageError(
           f'The checkpoint {path} was written on other training data: {difference}. '
@@ -37,7 +37,7 @@ class Data(NamedTuple):
 
   def take_up(self, session: Session, reader: Any, path: str, step: int) -> str:
     """Counts a restored checkpoint's steps as steps on these examples; returns a notice or ''."""
-    difference = self._compare(reader)
+    difference = self.compare(reader)
     if not difference:
       return '' if reader.has_tensor(DATA_TENSOR) else (
           f'{path} does not record its training data, as those of earlier versions: it is not '
@@ -49,7 +49,7 @@ class Data(NamedTuple):
             f'after {done} of the {self.plan.steps_per_epoch} steps of an epoch' +
             (', and first takes the examples of these in the next one' if done else ''))
 
-  def _compare(self, reader) -> str:
+  def compare(self, reader: Any) -> str:
     """Returns what differs in the examples of a checkpoint; '' also if it does not record them."""
     saved = None
     if reader.has_tensor(DATA_TENSOR):
