@@ -1,5 +1,6 @@
 """Numbers of towers are compared wherever they meet, so no part of a batch is lost silently."""
 
+import numpy as np
 import pytest
 
 import towers
@@ -116,6 +117,21 @@ def test_splits_of_other_structures_are_refused(depth):
     train = build_feed(2, 2, depth=depth, examples=small.random_examples(8))
     validation = build_feed(2, 2, depth=depth, name='validation')
     with pytest.raises(UsageError, match='2 tensors in a batch of train, but 1 .* validation'):
+      towers.build_switched_batches(train, validation, is_validating=tf.placeholder(tf.bool, []))
+
+
+@pytest.mark.parametrize('depth', small.DEPTHS)
+@pytest.mark.parametrize('index, dtypes', [(0, (np.float64, np.int32)),
+                                           (1, (np.float32, np.int64))])
+def test_splits_of_other_dtypes_are_refused(index, dtypes, depth):
+  rows, labels = np.zeros([8, 5], np.float32), np.zeros(8, np.int32)
+  with tf.Graph().as_default():
+    train = build_feed(2, 2, depth=depth, examples=towers.from_arrays(rows, labels))
+    validation = build_feed(2, 2, depth=depth, name='validation', examples=towers.from_arrays(
+        rows.astype(dtypes[0]), labels.astype(dtypes[1]), name='validation'))
+    now, was = np.dtype(dtypes[index]).name, (rows, labels)[index].dtype.name
+    with pytest.raises(UsageError, match=f'^component {index} is {now} in the validation split '
+                                         f'and {was} in the training split: convert one'):
       towers.build_switched_batches(train, validation, is_validating=tf.placeholder(tf.bool, []))
 
 

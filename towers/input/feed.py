@@ -12,7 +12,7 @@ split that it takes.
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import tf
-from towers.base.usage_error import check_same_number
+from towers.base.usage_error import UsageError, check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
 from towers.input.places import join_deals
@@ -107,16 +107,20 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
   Both feeds are over the same towers with the same staging depth.
 
   Raises:
-    UsageError: the feeds differ in the number of towers or in structure.
+    UsageError: the feeds differ in the number of towers, in structure or in dtypes.
   """
   names = [feed.inputs.name for feed in (train, validation)]
   check_same_number(len(train.devices), f'towers of the feed of {names[0]}',
                     len(validation.devices), f'towers of the feed of {names[1]}',
                     fix='towers that validate in turn need both; build the feeds for the same '
                         'devices.')
-  check_same_number(_count_tensors(train), f'tensors in a batch of {names[0]}',
-                    _count_tensors(validation), f'in one of {names[1]}',
+  check_same_number(len(_list_tensors(train)), f'tensors in a batch of {names[0]}',
+                    len(_list_tensors(validation)), f'in one of {names[1]}',
                     fix='the model takes both; give both splits the same structure.')
+  for index, (one, other) in enumerate(zip(*map(_list_tensors, (train, validation)))):
+    if one.dtype != other.dtype:
+      raise UsageError(f'component {index} is {other.dtype.name} in the validation split and '
+                       f'{one.dtype.name} in the training split: convert one of them.')
 
   taken = []
   if train.stage is None or validation.stage is None:
@@ -135,8 +139,8 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
   return _from_flat(taken, [train, validation])
 
 
-def _count_tensors(feed):
-  return len(tf.nest.flatten(feed.templates[0].tensors))
+def _list_tensors(feed):
+  return tf.nest.flatten(feed.templates[0].tensors)
 
 
 def _take(feed):
