@@ -87,7 +87,7 @@ num_towers, mode, validates = int(sys.argv[1]), sys.argv[2], sys.argv[3] == 'swi
 program = towers.Program(
     model, train=small.random_examples(53), batch_size=8, num_towers=num_towers, device='cpu',
     validation=small.random_examples(21, 'validation') if validates else None, input_mode=mode,
-    optimizer=tf.train.MomentumOptimizer(0.1, 0.9), last_batch='carry')
+    optimizer=tf.train.MomentumOptimizer(0.1, 0.9), last_batch='carry', seed=1)
 result = towers.train(program, epochs=3, callbacks=[Count()], quiet=True)
 print('counts', *counts[7:], result['xla_compilations'])
 '''
@@ -113,11 +113,11 @@ def test_nothing_is_compiled_after_the_first_epoch(num_towers, mode, tmp_path):
     return
   assert len(set(switch)) == len(set(none)) == 1
   assert 0 < none[0] <= switch[0] <= 2 * none[0]
-  # Warm: nothing, also where a program is damaged, but for that one.
+  # Warm: nothing; where a program is damaged, no more than that one and what it is part of.
   assert count_compilations(tmp_path / 'none', num_towers, mode, 'none')[-1] == 0
   program = max((tmp_path / 'none').rglob('*.pb'))
   program.write_bytes(program.read_bytes()[:-9])
-  assert count_compilations(tmp_path / 'none', num_towers, mode, 'none')[-1] == 1
+  assert 0 < count_compilations(tmp_path / 'none', num_towers, mode, 'none')[-1] < none[0]
 
 
 FLAGS = ['--model=linear', '--batch_size=100', '--steps=20', '--noshuffle']
