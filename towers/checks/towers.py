@@ -215,7 +215,7 @@ def _judge(trial, steps, num_towers) -> List[str]:
       except UsageError as error:
         return [str(error)]
       if found:
-        return [*found, FIX]
+        return [*found[:-1], f'{found[-1]} {FIX}']
   return []
 
 
