@@ -62,10 +62,7 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
   """Warns of a model whose loss, metrics, penalties or updates are no sums over examples.
 
   It is to be called before the first step, once variables have their values. It takes no batch,
-  changes no variable and adds no op to the graph.
-
-    rows = feed.start(session, peeks=True)
-    towers.check_towers(built, batches, session, rows)
+  changes no variable and adds no op to the graph (examples/by_hand.py calls it).
 
   Args:
     towers, batches, session: of the program.
@@ -96,9 +93,8 @@ def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
   if plan.accumulate > 1 and set(program.graph.get_collection(SUMS)).difference(
       program.graph.get_collection(BATCH_SUMS)):
     logging.getLogger('towers').warning(
-        'The model reads towers.all_sum or towers.all_rows, which are those of a micro-batch, of '
-        'which a step has %d: without accumulate they are those of the whole batch.',
-        plan.accumulate)
+        'towers.all_sum and towers.all_rows are those of a micro-batch, of which a step has %d: '
+        'without accumulate they are those of the whole batch.', plan.accumulate)
   check_towers(program.towers, program.batches, session, rows, num_parts=_count_parts(program),
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
 
