@@ -24,7 +24,7 @@ from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import find_norm
-from towers.checks.fed_tower import AS_IS, BESIDE, LAYOUTS, FedTower, LeftOut, Values, take_rows
+from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, Values, take_rows
 from towers.graph.source import format_op
 from towers.input.batch import Batch
 from towers.tower.all_towers import SUMS, joining
@@ -246,15 +246,13 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
   if not is_open:
     _check_price('calling the model once more', len(fed.ops) * _OP_SECONDS, limit)
   try:
-    if is_open:
-      twice = fed.run(np.concatenate([fed.index] * 2), layout)
-    else:
-      once, twice = _call_again(fed)
+    pairs = ([[once, fed.run(np.concatenate([fed.index] * 2), layout)]] if is_open
+             else _call_again(fed))
   except Exception:  # A model may hold a row for each example, and do anything in another graph.
     return
-  times, name, share = _find_gap(lambda values: [[(values[1], 2 * values[0])]], [
+  times, name, share = min(_find_gap(lambda values: [[(values[1], 2 * values[0])]], [
       {key: value for key, value in run.items() if key[0] in ('sum', 'values')}
-      for run in (once, twice)], fed.is_half)
+      for run in pair], fed.is_half) for pair in pairs)
   if times > 1:
     raise UsageError(
         f'{name} is no mean over the examples of a batch: over twice as many examples its sum is '
@@ -263,8 +261,8 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
         f'{_SCALE_FIX}')
 
 
-def _call_again(fed) -> List[Values]:
-  """Returns the sums of the model on the rows, and on the rows twice, in a graph of its own."""
+def _call_again(fed) -> List[List[Values]]:
+  """Returns, by layout, the model's sums on the rows and on the rows twice, in another graph."""
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     batch = Batch(tf.nest.pack_sequence_as(fed.batch.tensors, [
@@ -278,7 +276,8 @@ def _call_again(fed) -> List[Values]:
                                weights=sums.weights, gradients=[], update_ops=[])
     again = FedTower(tower, batch, session, [*fed.rows, fed.size], moves_state=True)
     again.prepare(feeds_moments=False)
-    return [again.run(np.concatenate([again.index] * times), BESIDE) for times in (1, 2)]
+    return [[again.run(np.concatenate([again.index] * times), layout) for times in (1, 2)]
+            for layout in LAYOUTS[:2 if again.by_row else 1]]  # As it is, it lacks rows.
 
 
 def _check_price(what, seconds, limit) -> None:
