@@ -41,7 +41,7 @@ class Place(NamedTuple):
     first: the place of the first row, a scalar int64 tensor on the host; `stride` to the next.
     multiple: divides `first`, whatever its value.
     batch_size: rows of a full global batch, None if no plan has dealt them.
-    begin: the place at which the micro-batch begins, a scalar int64 tensor on the host.
+    begin: the place at which the micro-batch begins, an int or a scalar int64 tensor on the host.
     num_slots: more than any row stands behind `begin`; an int, or a tensor if no plan has dealt
       them.
   """
@@ -49,7 +49,7 @@ class Place(NamedTuple):
   stride: int
   multiple: int
   batch_size: Optional[int]
-  begin: Tensor
+  begin: Union[int, Tensor]
   num_slots: Union[int, Tensor]
 
 
@@ -80,19 +80,21 @@ def build_places(batches: Sequence[Any], *, read_step: Callable[[], Tensor],
   """
   places = []
   with tf.device(HOST), tf.name_scope('places'):
-    counts = [tf.cast(batch.num_examples, tf.int64) for batch in batches]
-    before = tf.constant(0, tf.int64)
+    # What is known is added up by Python, without an op.
+    counts = [batch.num_examples if batch.is_static else tf.cast(batch.num_examples, tf.int64)
+              for batch in batches]
+    before: Any = 0
     for batch, count in zip(batches, counts):
       plan, position, num_shards, is_shared, multiple = batch.deal or Deal(None, 0, 1, True, 1)
-      size = plan.micro_batch_size if plan else tf.add_n(counts)
-      begin = tf.constant(0, tf.int64) if micro_batch is None else micro_batch * size
+      size = plan.micro_batch_size if plan else sum(counts)
+      begin = 0 if micro_batch is None else micro_batch * size
       offset = position
       if plan and size % num_shards and not plan.carries:
         # The shards take turns at the first row of a batch.
         before_step = read_step() % plan.steps_per_epoch * plan.batch_size
         offset = (position - before_step - begin) % num_shards
-      places.append(Place(begin + offset + before * num_shards, num_shards, multiple,
-                          plan and plan.batch_size, begin,
+      first = tf.convert_to_tensor(begin + offset + before * num_shards, tf.int64)
+      places.append(Place(first, num_shards, multiple, plan and plan.batch_size, begin,
                           -(-size // num_shards) * num_shards if plan else size))
       if is_shared:
         before += count
