@@ -135,7 +135,7 @@ class Program(TrainingGraph):
     Args:
       graph_rewriter, inter_threads, intra_threads: see `build_session_config`.
       stall_seconds: how long a call may make no progress before the process ends and says why;
-        None to wait for ever.
+        None to wait without a limit.
     """
     return Session(self, graph_rewriter=graph_rewriter, inter_threads=inter_threads,
                    intra_threads=intra_threads, stall_seconds=stall_seconds)

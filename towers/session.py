@@ -58,7 +58,7 @@ class Session:
       program: the program to run.
       graph_rewriter, inter_threads, intra_threads: see `build_session_config`.
       stall_seconds: how long a call may make no progress before the process ends and says why;
-        None to wait for ever.
+        None to wait without a limit.
     """
     self.program = program
     self.watchdog = Watchdog(limit_seconds=stall_seconds or float('inf'))
