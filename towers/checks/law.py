@@ -27,7 +27,7 @@ from towers.checks.comparison import find_norm
 from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, Values, take_rows
 from towers.graph.source import format_op
 from towers.input.batch import Batch
-from towers.tower.all_towers import SUMS, joining
+from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.forward_pass import Tower
@@ -44,6 +44,8 @@ _NAMES = {'sum': 'The model\'s {}', 'gradient': 'The gradient of {}',
           'input': 'The input of {}, batch normalisation,'}
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
+# Rows of which sums are compared with those of twice as many.
+_FEW = 4
 # What Python needs to build an op of a model.
 _OP_SECONDS = 2e-4
 FIX = ('For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync; for a '
@@ -247,7 +249,7 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
     _check_price('calling the model once more', len(fed.ops) * _OP_SECONDS, limit)
   try:
     pairs = ([[once, fed.run(np.concatenate([fed.index] * 2), layout)]] if is_open
-             else _call_again(fed))
+             else _run_beside(fed))
   except Exception:  # A model may hold a row for each example, and do anything in another graph.
     return
   times, name, share = min(_find_gap(lambda values: [[(values[1], 2 * values[0])]], [
@@ -261,20 +263,21 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
         f'{_SCALE_FIX}')
 
 
-def _call_again(fed) -> List[List[Values]]:
-  """Returns, by layout, the model's sums on the rows and on the rows twice, in another graph."""
-  with tf.Graph().as_default(), tf.Session(
-      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-    batch = Batch(tf.nest.pack_sequence_as(fed.batch.tensors, [
-        tf.placeholder(tensor.dtype, [None, *tensor.shape.as_list()[1:]])
-        for tensor in fed.tensors]), tf.placeholder(tf.int32, []))
-    with joining(batch, num_towers=2):  # So that values of all towers are told from its own.
-      sums = sum_returned(fed.tower.compute_beside(batch.tensors, scope='again/'), batch)
+def _run_beside(fed) -> List[List[Values]]:
+  """Returns, by layout, the model's sums on some rows and on them twice, in another graph."""
+  config = tf.ConfigProto(device_count={'GPU': 0})
+  # It takes more time than four runs on a few rows.
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  graph, batch, returned = fed.tower.call_beside()
+  with graph.as_default(), tf.Session(config=config) as session:
+    sums = sum_returned(returned, batch)
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     session.run(tf.tables_initializer())
-    tower = fed.tower._replace(scope='again/', loss=sums.values['loss'], sums=sums.values,
-                               weights=sums.weights, gradients=[], update_ops=[])
-    again = FedTower(tower, batch, session, [*fed.rows, fed.size], moves_state=True)
+    tower = fed.tower._replace(loss=sums.values['loss'], sums=sums.values, weights=sums.weights,
+                               gradients=[], update_ops=[])
+    size = min(fed.size, _FEW)
+    again = FedTower(tower, batch, session, [*(row[:size] for row in fed.rows), size],
+                     moves_state=True)
     again.prepare(feeds_moments=False)
     return [[again.run(np.concatenate([again.index] * times), layout) for times in (1, 2)]
             for layout in LAYOUTS[:2 if again.by_row else 1]]  # As it is, it lacks rows.

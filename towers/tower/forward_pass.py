@@ -1,5 +1,6 @@
 """The forward pass of a tower: its losses and metrics, summed over its examples."""
 
+import functools
 from typing import Callable, Dict, Optional
 
 from tensorflow_v1 import Operation, Variable, tf
@@ -9,6 +10,7 @@ from towers.input.batch import Batch
 from towers.placement.randomness import is_random
 from towers.tower.all_towers import joining
 from towers.tower.apart import check_apart, check_penalties
+from towers.tower.beside import call_beside
 from towers.tower.drawing.draws import tie_draws, warn_of_left
 from towers.tower.drawing.folds import find_folds
 from towers.tower.losses import sum_returned
@@ -41,7 +43,8 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   tower = Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
                 call.whole.num_examples, call.whole.divisor, batch.put_op,
                 num_micro_batches=call.whole.num_micro_batches, weights=weights, losses=losses,
-                wholes=wholes, compute_beside=call.compute_beside)
+                wholes=wholes, call_beside=functools.lru_cache(1)(functools.partial(
+                    call_beside, call, batch, scope=scope)))
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
@@ -50,7 +53,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   if index == 0 and batch.place is not None:
     call.draws.folds.update(find_folds(
         filter(is_random, ops), batch, scope=scope,
-        call_again=lambda tensors: call.compute_beside(tensors, scope=scope)))
+        call_beside=lambda **sizes: tower.call_beside(**sizes).batch))
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch)
   if index == 0:
     warn_of_left(left)

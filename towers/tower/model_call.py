@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 from tensorflow_v1 import Tensor, Variable, tf
 from towers.data.composite import decode_batch
 from towers.placement import variables
-from towers.placement.host import HOST
 from towers.tower.batch_norm_layer import joined_sums
 from towers.tower.drawing.draws import Draws
 from towers.tower.global_batch import GlobalBatch
@@ -71,17 +70,3 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_creator_scope(creator))
       contexts.enter_context(variables.naming_missing(tower=index))
       return self.model(decode_batch(tensors), self.is_training)
-
-  def compute_beside(self, tensors: Any, *, scope: str) -> Any:
-    """Calls the model in another graph, which must not show in what the model keeps in itself."""
-    owner = getattr(self.model, '__self__', self.model)
-    kept = dict(getattr(owner, '__dict__', {}))
-    beside = self._replace(
-        store=variables.build_variable_store(devices=[HOST]),
-        is_training=tf.placeholder_with_default(True, []) if tf.is_tensor(self.is_training) else
-        True)
-    try:
-      with tf.name_scope(scope):
-        return beside.compute(tensors, index=0, scope=scope)
-    finally:
-      getattr(owner, '__dict__', {}).update(kept)

@@ -34,7 +34,7 @@ class Tower(NamedTuple):
     losses: the names of several losses, whose means add up to the loss; empty for one loss.
     wholes: metrics of the whole split, by name, with the tower's rows.
     recomputed: the activations that the backward pass computes again, `Recomputed`, or None.
-    compute_beside: calls its model in another graph, see `ModelCall`.
+    call_beside: calls its model in another graph, on batches of any number of rows.
   """
   device: str
   scope: str
@@ -54,4 +54,4 @@ class Tower(NamedTuple):
   losses: Sequence[str] = ()
   wholes: Mapping[str, Whole] = {}
   recomputed: Any = None
-  compute_beside: Optional[Callable[..., Any]] = None
+  call_beside: Optional[Callable[..., Any]] = None

@@ -3,11 +3,11 @@
 
 A first axis of unknown size may be that of the batch, of the time or of the vocabulary, and one of
 the tower's number of rows may be so by chance. So the draw's shape is found once more for another
-number of rows, in a graph beside: from the ops themselves where the number of rows is open, else
-by another call of the model, which has made constants of it.
+number of rows: from the ops themselves where the number of rows is open, else from those of another
+call of the model, which may have made constants of it.
 """
 
-from typing import Any, Callable, Dict, Iterable, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Optional
 
 from tensorflow_v1 import Operation, tf
 from towers.graph.resized import infer_shapes
@@ -28,7 +28,7 @@ def guess_fold(shape: Any, batch: Batch) -> Optional[int]:
 
 
 def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
-               call_again: Callable[[Sequence[Any]], None]) -> Dict[str, Optional[int]]:
+               call_beside: Callable[..., Batch]) -> Dict[str, Optional[int]]:
   """Returns the folds of a tower's draws by their names without its scope, None for any number.
 
   A draw is left out if nothing but a guess is left.
@@ -37,30 +37,51 @@ def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
     ops: that draw.
     batch: of their tower.
     scope: of it.
-    call_again: calls the model in the default graph, for names in the same scope.
+    call_beside: calls its model in another graph, on an open batch, which it returns, or on one
+      of `rows` and `other` sizes.
   """
   draws = [op for op in ops if guess_fold(op.outputs[0].shape, batch) != 0]
-  fed, is_open = tf.nest.flatten(batch.tensors), batch.num_rows is None
   if not draws:
     return {}
+  if batch.num_rows is None:
+    return _find_by(draws, scope, lambda: _infer(draws, batch))
+  folds = _find_by(draws, scope, lambda: _infer(draws, call_beside()))
+  if len(folds) == len(draws) and None not in folds.values():
+    return folds
+  # Sizes may be constants of the model's, or several axes one.
+  return _find_by(draws, scope, lambda: [
+      tensor.shape for tensor in _find_outputs(draws, call_beside(rows=_ROWS, other=_ANY))],
+                  knows_axes=True)
+
+
+def _find_by(draws, scope, find_shapes, knows_axes=False) -> Dict[str, Optional[int]]:
+  """Returns the folds of draws, of which `find_shapes` returns the shapes for `_ROWS` rows."""
   try:
-    if is_open:
-      shapes = infer_shapes([op.outputs[0] for op in draws],
-                            {tensor.name: _resize(tensor.shape) for tensor in fed})
-    else:
-      with tf.Graph().as_default() as graph:
-        call_again([tf.placeholder(tensor.dtype, _resize(tensor.shape), 'folds/batch')
-                    for tensor in fed])
-        shapes = [graph.get_operation_by_name(op.name).outputs[0].shape for op in draws]
-  except Exception:  # A model that takes no other number of rows, or layers of another graph.
+    shapes = find_shapes()
+  except Exception:  # A model that takes no such number of rows, or layers of another graph.
     return {}
   folds: Dict[str, Optional[int]] = {}
   for op, shape in zip(draws, shapes):
     if shape.ndims and shape.as_list()[0] is not None:
       fold, rest = divmod(shape.as_list()[0], _ROWS)
       # Several rows may be those of an axis of any size.
-      folds[op.name.replace(scope, '')] = 0 if rest else fold if fold == 1 or not is_open else None
+      folds[op.name.replace(scope, '')] = (
+          0 if rest else fold if fold == 1 or knows_axes else None)
   return folds
+
+
+def _infer(draws, batch):
+  """Returns the shapes of draws, in the graph of a batch, for `_ROWS` rows of it."""
+  tensors = tf.nest.flatten(batch.tensors)
+  with tensors[0].graph.as_default():
+    return infer_shapes(_find_outputs(draws, batch),
+                        {tensor.name: _resize(tensor.shape) for tensor in tensors})
+
+
+def _find_outputs(draws, batch):
+  """Returns the draws, of the same names, in the graph of a batch."""
+  graph = tf.nest.flatten(batch.tensors)[0].graph
+  return [graph.get_operation_by_name(op.name).outputs[0] for op in draws]
 
 
 def _resize(shape):
