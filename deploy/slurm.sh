@@ -18,28 +18,10 @@ set -u
 
 most_restarts=20
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || exit
-# Jobs that share a node need different ports.
-port=$((20000 + SLURM_JOB_ID % 10000))
-export hosts port
-
-# Each task runs this. Slurm signals this shell too, which must stay until main.py has left.
-# shellcheck disable=SC2016  # The task's shell expands it.
-task='
-trap : TERM
-TF_CONFIG=$(python -m towers.launch.tf_config --index="$SLURM_PROCID" --port="$port" $hosts) &&
-  export TF_CONFIG &&
-  python main.py "$@"
-code=$?
-# A mistake in flags or files: a restart does not help. Slurm must know before it ends the others.
-[ "$code" -ne 2 ] || scontrol update JobId="$SLURM_JOB_ID" Requeue=0
-# Slurm ends all tasks when one fails. Leaving on request is no failure: the chief, task 0, may
-# still be saving, and reports for all.
-[ "$code" -ne 143 ] || [ "$SLURM_PROCID" -eq 0 ] || code=0
-exit "$code"
-'
+export hosts
 
 # A task that fails ends all; the first that finishes ends none.
-srun --kill-on-bad-exit=1 --wait=0 bash -c "$task" task "$@"
+srun --kill-on-bad-exit=1 --wait=0 bash deploy/slurm_worker.sh "$@"
 code=$?
 
 # All restart from the checkpoint, unless a task has forbidden it. `scancel` ends this shell too, so

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Trains on several nodes, one worker on each, and goes on when some are lost or come back. Submit
-# it in the project's folder, which all nodes must see, with the environment's python on PATH. Flags
-# go to main.py. It has not run on a real cluster.
+# Trains on several nodes, one worker on each, and goes on with those that are left when one fails.
+# Submit it in the project's folder, which all nodes must see, with the environment's python on
+# PATH. Flags go to main.py. It has not run on a real cluster.
 #
 #   sbatch deploy/slurm_elastic.sh --num_gpus=8 --checkpoint_dir=/shared/runs/a
 #
@@ -22,44 +22,58 @@ set -u
 
 min_workers=2
 most_restarts=20
-hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || exit
-workers=$(wc -w <<<"$hosts")
-# Where the agents meet: on a disk of all nodes with hard links and locks, and anew in each run.
-folder=$PWD/runs/meetings/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || exit
+# A run waits for the lock of one before it whose node is lost.
+export TOWERS_ELASTIC=1
 
-# Runs the agent of one node, again after a minute if it or the node is lost, until all have ended.
-keep_agent() {
-  local index=$1 host=$2 restart
-  shift 2
-  for ((restart = 0; restart <= most_restarts; restart++)); do
-    srun --nodes=1 --ntasks=1 --nodelist="$host" --no-kill --immediate=60 \
-      python -m towers.launch.agent --folder="$folder" --index="$index" --host="$host" \
-      --workers="$workers" --min_workers="$min_workers" -- python main.py "$@"
-    [ ! -e "$folder/end.json" ] || return
-    sleep 60
+stopped=false
+stop() {
+  stopped=true
+  scancel --signal=TERM "$SLURM_JOB_ID"
+}
+trap stop TERM
+
+# Prints the nodes that answer, in their order.
+find_nodes() {
+  local node
+  for node in $nodes; do
+    timeout 60 srun --nodes=1 --ntasks=1 --nodelist="$node" true && echo "$node"
   done
 }
 
-stop() {
-  python -m towers.launch.agent --folder="$folder" --stop
+# Trains with one worker on each host; returns when all have ended.
+train() {
+  local step code
+  ! $stopped || return 143
+  srun --nodes="$(wc -w <<<"$hosts")" --ntasks="$(wc -w <<<"$hosts")" \
+    --nodelist="${hosts//$'\n'/,}" --kill-on-bad-exit=1 --wait=0 \
+    bash deploy/slurm_worker.sh "$@" &
+  step=$!
+  while :; do
+    wait "$step"
+    code=$?
+    # A signal ends `wait`, and not the step.
+    kill -0 "$step" 2>/dev/null || return "$code"
+  done
 }
 
-trap stop TERM
-index=0
-for host in $hosts; do
-  keep_agent "$index" "$host" "$@" &
-  index=$((index + 1))
-done
-# A signal ends `wait`, and not those that it waits for.
-while [ -n "$(jobs -r)" ]; do
-  wait
+# Whether a worker has forbidden a restart, which mends no mistake in flags or files.
+is_mistake() {
+  scontrol show job "$SLURM_JOB_ID" | grep -q 'Requeue=0'
+}
+
+export hosts=$nodes
+for ((restart = 0; restart <= most_restarts; restart++)); do
+  train "$@"
+  code=$?
+  if [ "$code" -eq 0 ] || $stopped || is_mistake; then break; fi
+  sleep 10
+  hosts=$(find_nodes)
+  if [ "$(wc -w <<<"$hosts")" -lt "$min_workers" ]; then break; fi
 done
 
-# The code of all, 143 if they were stopped. They restart from the checkpoint, unless they are done
-# or it was a mistake in flags or files. `scancel` ends this shell too, so a cancelled job does not.
-stop
-code=$?
-if [ "$code" -eq 143 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$most_restarts" ]; then
+# In its next run the job has other nodes, and resumes from the checkpoint.
+if [ "$code" -ne 0 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$most_restarts" ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

@@ -85,7 +85,7 @@ def translate(command):
     return None  # The test of the reference runs it.
   if words[0] in ('kubectl', 'sbatch'):
     return None  # They need a cluster; tests/test_deploy.py shows what their files start.
-  if words[2:3] in (['towers.launch'], ['towers.launch.agent']) and '--' in words:
+  if words[2:3] == ['towers.launch'] and '--' in words:
     flags, command = words[1:words.index('--')], words[words.index('--') + 1:]
     launched = translate(' '.join(map(shlex.quote, command)))
     return launched and [sys.executable] + flags + ['--'] + launched
@@ -235,7 +235,7 @@ def test_prose_is_wrapped(name):
 
 
 PROGRAMS = [['main.py']] + [['-m', module] for module in (
-    'towers.data.convert', 'towers.training.reporting', 'towers.launch', 'towers.launch.agent',
+    'towers.data.convert', 'towers.training.reporting', 'towers.launch',
     'towers.launch.tf_config', 'benchmarks.workers', 'benchmarks.input', 'benchmarks.step',
     'tests.chaos')]
 

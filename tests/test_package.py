@@ -91,9 +91,8 @@ def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
 
 @pytest.mark.nightly
 def test_commands_of_an_annex_run_with_it_and_say_what_to_install_without(python):
-  for module in ('towers.launch', 'towers.launch.agent', 'towers.launch.tf_config',
-                 'towers.data.convert', 'towers.data.convert.make_sample',
-                 'towers.training.reporting'):
+  for module in ('towers.launch', 'towers.launch.tf_config', 'towers.data.convert',
+                 'towers.data.convert.make_sample', 'towers.training.reporting'):
     done = python('-m', module, '--help')
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith(f'towers: error: python -m {module} needs the package towers-')

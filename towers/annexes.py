@@ -1,7 +1,7 @@
 """Annexes: packages beside towers, and what of them is asked for by a flag, a name or a command.
 
   towers_data      readers of named data sets, and converters
-  towers_launch    starts and ends workers: a launcher on one machine, an agent on each host
+  towers_launch    starts and ends the workers on one machine, and all again when one fails
   towers_tools     looks at a machine, a graph, a run and for faster settings; exports models
 
 A clone has them in extras/. Nothing here imports one before it is asked for: training needs none.
@@ -44,7 +44,6 @@ ANNEXES = {
     'python -m towers.data.convert.make_sample': 'towers_data.make_sample:main',
     'python -m towers.training.reporting': 'towers_tools.page:main',
     'python -m towers.launch': 'towers_launch.__main__:main',
-    'python -m towers.launch.agent': 'towers_launch.agent:main',
     'python -m towers.launch.tf_config': 'towers_launch.tf_config:main',
 }
 # In a clone; of an installed wheel there is no such folder.

@@ -5,5 +5,5 @@
 `life` is the program that suffers, `shape` how it is run, `team` the processes of one life.
 `faults` befall processes, `damage` befalls files, on a `disk`. A `chain` puts lives together until
 the run is done; `judge` compares it with an uninterrupted run; `ledger` counts the faults. Runs
-that lose workers and get them back are `elastic` under the launcher, and `agents` without it.
+under the launcher that lose workers and get them back are `elastic`.
 """

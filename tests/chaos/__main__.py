@@ -3,7 +3,6 @@
   python -m tests.chaos --minutes=60 --seed=1
   python -m tests.chaos --seed=1 --chain=17       # One of them again.
   python -m tests.chaos --seed=1 --elastic        # Workers are lost and come back.
-  python -m tests.chaos --seed=1 --agents         # The same without a launcher.
 
 The seed draws shapes, faults, victims and moments; only what a fault meets depends on the machine.
 Ends with 1 if something was lost.
@@ -16,10 +15,9 @@ import tempfile
 import time
 from typing import Callable
 
-from tests.chaos.agents import AgentsRun
 from tests.chaos.chain import Chains, draw_chain
 from tests.chaos.disk import Disk
-from tests.chaos.elastic import ElasticRuns, LaunchedRun, draw_plan
+from tests.chaos.elastic import ElasticRuns, draw_plan
 from tests.chaos.ledger import Ledger
 
 _NUM_STEPS = 90
@@ -36,8 +34,6 @@ def main() -> int:
   parser.add_argument('--chain', type=int, help='only this one')
   parser.add_argument('--elastic', action='store_true',
                       help='runs under the launcher that lose workers and get them back')
-  parser.add_argument('--agents', action='store_true',
-                      help='the same under agents, which are lost too')
   given = parser.parse_args()
   seed = int(time.time()) if given.seed is None else given.seed
   say(f'seed {seed}')
@@ -47,17 +43,16 @@ def main() -> int:
     say('the disk is a file system of its own' if disk.is_mounted else
         'no file system can be mounted: a limit of the size of files stands in for a full disk')
     ledger = Ledger()
-    if not given.elastic and not given.agents:
+    if not given.elastic:
       chains = Chains(disk, num_steps=_NUM_STEPS, ledger=ledger, report=say)
       lost = run_many(given, seed, ledger, lambda index: chains.run(
           draw_chain(seed, index, most_lives=_MOST_LIVES)))
     else:
       chains = Chains(disk, num_steps=_NUM_ELASTIC_STEPS, ledger=ledger, report=say)
-      runs = ElasticRuns(disk, kind=AgentsRun if given.agents else LaunchedRun,
-                         expect=lambda: chains.expect(None), num_steps=_NUM_ELASTIC_STEPS,
+      runs = ElasticRuns(disk, expect=lambda: chains.expect(None), num_steps=_NUM_ELASTIC_STEPS,
                          ledger=ledger, report=say)
       lost = run_many(given, seed, ledger, lambda index: runs.run(
-          draw_plan(seed, index, num_changes=_NUM_CHANGES, has_agents=given.agents)))
+          draw_plan(seed, index, num_changes=_NUM_CHANGES)))
   return 1 if lost else 0
 
 
@@ -69,7 +64,7 @@ def run_many(given: argparse.Namespace, seed: int, ledger: Ledger,
     index = count if given.chain is None else given.chain
     if not run(index):
       say(f"again: python -m tests.chaos --seed={seed} --chain={index}"
-          f"{' --elastic' if given.elastic else ''}{' --agents' if given.agents else ''}")
+          f"{' --elastic' if given.elastic else ''}")
       lost += 1
     count += 1
   minutes = (time.monotonic() - started) / 60

@@ -1,7 +1,6 @@
-"""A run under the launcher, or under agents, that loses workers and gets them back.
+"""A run under the launcher that loses workers and gets them back.
 
   python -m tests.chaos --elastic --minutes=60 --seed=1
-  python -m tests.chaos --agents --minutes=60 --seed=1
 
 Its rounds are the lives of a chain: together they must be one uninterrupted run.
 """
@@ -17,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, List, NamedTuple, Sequence, Type
+from typing import Callable, Dict, List, NamedTuple, Sequence
 
 from tests import ROOT
 from tests.chaos import judge
@@ -29,9 +28,6 @@ from tests.chaos.team import LIMIT_SECONDS, Lost
 from tests.harness import small
 
 LOSE, LOSE_TWO, ADD = 'a worker killed', 'two workers killed', 'workers added'
-LOSE_HOST, LOSE_TWO_HOSTS = 'an agent killed', 'two agents killed'
-LOSE_BESIDE = 'a worker killed beside a stopped agent'
-_LOSSES_OF_AGENTS = (LOSE, LOSE, LOSE_HOST, LOSE_HOST, LOSE_TWO_HOSTS, LOSE_BESIDE)
 _MOMENTS = ('process', 'build', 'start', 'validate', 'save', 'train', 'train', 'train')
 _MOST_STEPS = 25
 _SECONDS_TO_ASK_AGAIN = 5.0
@@ -49,12 +45,12 @@ class ElasticPlan(NamedTuple):
   seed: int  # Of moments and victims.
 
 
-def draw_plan(seed: int, index: int, *, num_changes: int, has_agents: bool) -> ElasticPlan:
+def draw_plan(seed: int, index: int, *, num_changes: int) -> ElasticPlan:
   """Returns a random run, the same for the same seed and index.
 
   The runs of one seed take the input modes and staging depths in turn.
   """
-  dice = random.Random(f"{'agents' if has_agents else 'elastic'} {seed} {index}")
+  dice = random.Random(f'elastic {seed} {index}')
   workers, towers = dice.choice([2, 3, 3]), dice.choice([1, 2])
   least = dice.randint(1, workers - 1)
   most = BATCH_SIZE // (towers * workers)
@@ -66,10 +62,7 @@ def draw_plan(seed: int, index: int, *, num_changes: int, has_agents: bool) -> E
       changes.append(ADD)
       present = workers
       continue
-    if has_agents:
-      changes.append(dice.choice(_LOSSES_OF_AGENTS))
-    else:
-      changes.append(LOSE_TWO if workers > 2 and dice.random() < 0.2 else LOSE)
+    changes.append(LOSE_TWO if workers > 2 and dice.random() < 0.2 else LOSE)
     present = max(least, present - 1)
   return ElasticPlan(shape, least, changes, dice.getrandbits(32))
 
@@ -94,55 +87,28 @@ class Round:
 
 
 class ElasticRun:
-  """Workers that note what they do in files of a folder, and what starts and ends them."""
+  """A launcher whose workers note what they do in files of a folder."""
 
   def __init__(self, plan: ElasticPlan, folder: str, flags: Sequence[str]):
     self.checkpoints = os.path.join(folder, 'run')
-    self.plan = plan
-    self.folder = folder
     self._notes = os.path.join(folder, 'notes')
     os.makedirs(self._notes)
     self._output = os.path.join(folder, 'output')
-    self._command = [
-        sys.executable, '-m', 'tests.chaos.life', self._notes, 'keep', *plan.shape.to_flags(),
-        *flags, f'--checkpoint_dir={self.checkpoints}']
-    self.processes: List[subprocess.Popen] = []
-    self.begin()
+    with open(self._output, 'wb') as output:
+      self.launcher = subprocess.Popen(
+          [sys.executable, '-m', 'towers.launch', f'--workers={plan.shape.workers}',
+           f'--min_workers={plan.min_workers}', '--retry_seconds=inf', '--restarts=1000', '--',
+           sys.executable, '-m', 'tests.chaos.life', self._notes, 'keep', *plan.shape.to_flags(),
+           *flags, f'--checkpoint_dir={self.checkpoints}'],
+          cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+          start_new_session=True)
 
   def __enter__(self):
     return self
 
   def __exit__(self, *_):
-    for process in self.processes:
-      process.kill()  # The workers end with it.
-      process.wait()
-
-  def start(self, module: str, *flags: str) -> subprocess.Popen:
-    """Starts a module of towers with the flags of its own and the workers' command."""
-    with open(self._output, 'ab') as output:
-      process = subprocess.Popen(
-          [sys.executable, '-m', module, f'--workers={self.plan.shape.workers}',
-           f'--min_workers={self.plan.min_workers}', '--retry_seconds=inf', '--restarts=1000',
-           *flags, '--', *self._command],
-          cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-          start_new_session=True)
-    self.processes.append(process)
-    return process
-
-  def begin(self) -> None:
-    """Starts all that runs at first."""
-    raise NotImplementedError
-
-  def add(self) -> None:
-    """Asks for the workers that were left out, once or again."""
-    raise NotImplementedError
-
-  def lose(self, kind: str, pids: Sequence[int], dice: random.Random) -> None:
-    """Does a change that is not ADD to the workers of these numbers."""
-    raise NotImplementedError
-
-  def recover(self) -> None:
-    """Ends what a change has left, once another round has begun."""
+    self.launcher.kill()  # The workers end with it.
+    self.launcher.wait()
 
   def read_rounds(self) -> List[Round]:
     found: Dict[str, Round] = collections.defaultdict(Round)
@@ -157,7 +123,7 @@ class ElasticRun:
     """Waits until something holds of the rounds; False if the launcher has ended before."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not holds(self.read_rounds()):
-      if all(process.poll() is not None for process in self.processes):
+      if self.launcher.poll() is not None:
         return False
       if time.monotonic() > deadline:
         raise Lost(f'what must come does not come\n{self.said()[-4000:]}')
@@ -175,38 +141,21 @@ class ElasticRun:
       Lost: the run does not end or fails, or a worker ends with a code that no change explains.
     """
     try:
-      codes = [process.wait(LIMIT_SECONDS) for process in self.processes]
+      code = self.launcher.wait(LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
-      raise Lost(f'what starts the workers does not end\n{self.said()[-4000:]}') from None
+      raise Lost(f'the launcher does not end\n{self.said()[-4000:]}') from None
     said = self.said()
     strange = [line for line in re.findall(_ENDS, said) if not re.match(_EXPECTED_ENDS, line)]
-    if not self.may_end_with(codes) or strange or 'Traceback' in said:
-      raise Lost(f'all ended with {codes}, workers: {strange}\n{said[-6000:]}')
+    if code or strange or 'Traceback' in said:
+      raise Lost(f'it ended with {code}, workers: {strange}\n{said[-6000:]}')
     return self.read_rounds()
-
-  def may_end_with(self, codes: Sequence[int]) -> bool:
-    return not any(codes)
-
-
-class LaunchedRun(ElasticRun):
-  def begin(self) -> None:
-    self.start('towers.launch')
-
-  def add(self) -> None:
-    self.processes[0].send_signal(signal.SIGUSR1)
-
-  def lose(self, kind: str, pids: Sequence[int], dice: random.Random) -> None:
-    for pid in dice.sample(pids, min(len(pids), 2 if kind == LOSE_TWO else 1)):
-      with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 class ElasticRuns:
   """Runs plans, and compares each with what an uninterrupted run does, which `expect` returns."""
 
-  def __init__(self, disk: Disk, *, kind: Type[ElasticRun], expect: Callable[[], judge.Outcome],
-               num_steps: int, ledger: Ledger, report: Callable[[str], None]):
-    self._kind = kind
+  def __init__(self, disk: Disk, *, expect: Callable[[], judge.Outcome], num_steps: int,
+               ledger: Ledger, report: Callable[[str], None]):
     self._folder = os.path.join(disk.folder, 'elastic')
     self._expect = expect
     self._num_steps = num_steps
@@ -231,7 +180,7 @@ class ElasticRuns:
     flags = [*FLAGS, f'--steps={self._num_steps}']
     dice = random.Random(plan.seed)
     changes = []
-    with self._kind(plan, self._folder, flags) as run:
+    with ElasticRun(plan, self._folder, flags) as run:
       for kind in plan.changes:
         goes_on, changed = _change(kind, run, plan, dice, index=len(changes))
         changes += [kind] * changed
@@ -261,16 +210,16 @@ def _change(kind, run, plan, dice, *, index):
   if kind == ADD and run.read_rounds()[index].size == plan.shape.workers:
     return True, False  # All are there, since too few were left.
   if kind != ADD:
-    run.lose(kind, pids, dice)
+    for pid in dice.sample(pids, min(len(pids), 2 if kind == LOSE_TWO else 1)):
+      with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
   asked = -math.inf
 
   def is_over(rounds):
     nonlocal asked
     if kind == ADD and time.monotonic() > asked + _SECONDS_TO_ASK_AGAIN:
       asked = time.monotonic()
-      run.add()
+      run.launcher.send_signal(signal.SIGUSR1)
     return len(rounds) > index + 1
 
-  goes_on = run.wait_until(is_over)
-  run.recover()
-  return goes_on, True
+  return run.wait_until(is_over), True

@@ -389,30 +389,3 @@ def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
   assert 'worker 1 ended with exit code 76' in both.stderr
   assert 'launch: goes on with 2 of 2 workers from the last checkpoint' in both.stderr
   small.assert_same_weights(read_checkpoint(tmp_path), uncapped())
-
-
-@pytest.mark.nightly
-def test_under_agents_workers_start_again_together_when_one_has_no_memory(tmp_path):
-  # One worker would be enough for a round, if the other one counted as lost.
-  agents = [subprocess.Popen(
-      capped_command(tmp_path / 'saved', '100@1', '-m', 'towers.launch.agent',
-                     f'--folder={tmp_path}/meeting', f'--index={index}', '--host=127.0.0.1',
-                     '--workers=2', '--min_workers=1', '--retry_seconds=inf', '--', sys.executable),
-      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
-            for index in range(2)]
-  try:
-    said = [agent.communicate(timeout=300) for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], said
-  finally:
-    for agent in agents:
-      agent.kill()
-  for index, (_, stderr) in enumerate(said):
-    if CRASHES and 'killed by SIGSEGV' in said[1][1]:
-      pytest.skip('TensorFlow 1.14 has crashed, which counts as a lost worker')
-    rounds = [line for line in stderr.splitlines() if ': worker ' in line and 'round' in line]
-    assert len(rounds) >= 2 and all(f'worker {index} of 2' in line for line in rounds), stderr
-    assert 'left out' not in stderr
-  # Half of its 2,048 examples mostly have no room either: that depends on which ops run together.
-  assert 'Start all workers again' in said[1][1]
-  assert read_room(str(tmp_path / 'saved')) in (1024, 512)
-  small.assert_same_weights(read_checkpoint(tmp_path / 'saved'), uncapped())

@@ -22,6 +22,7 @@ takes part in it, and `towers_launch/network.py` keeps others away from them.
 
 import argparse
 import os
+import shutil
 import sys
 from typing import Optional, Sequence
 
@@ -29,7 +30,6 @@ from towers.base.output import open_closed_streams
 from towers.base.usage_error import UsageError
 from towers.training.faults.signals import exit_code
 from towers_launch.children import Children, say
-from towers_launch.command import check_command, check_least, parse_with_command
 from towers_launch.members import EVALUATOR, Member, plan_members
 from towers_launch.network import CHOICES, OPEN, choose_network
 from towers_launch.roster import Roster
@@ -73,20 +73,35 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
                       help='loopback: one of their own, which no other machine or user reaches, '
                            'and which reaches nothing outside; auto: that if the kernel allows it; '
                            "open: this machine's (default)")
-  given = parse_with_command(parser, arguments)
+  words = [*arguments, '--']
+  end_of_flags = words.index('--')
+  given, unknown = parser.parse_known_args(words[:end_of_flags])
+  if unknown:
+    raise UsageError(f'{unknown[0]} is no flag of launch: the command and its flags stand after '
+                     '--. See --help.')
+  given.command = words[end_of_flags + 1:-1]
   _check(given)
   return given
 
 
 def _check(given):
-  check_least(given, dict(workers=1, min_workers=1, retry_seconds=1, restarts=0, grace_seconds=0,
-                          gpus_per_worker=0, cores_per_worker=1))
+  least = dict(workers=1, min_workers=1, retry_seconds=1, restarts=0, grace_seconds=0,
+               gpus_per_worker=0, cores_per_worker=1)
+  for name, value in least.items():
+    found = getattr(given, name)
+    if found is not None and not found >= value:
+      raise UsageError(f'{name}={found} must be at least {value}.')
   if given.min_workers is None:
     given.min_workers = given.workers
   if given.min_workers > given.workers:
     raise UsageError(f'min_workers={given.min_workers} must be at most workers={given.workers}, '
                      'the number to start with.')
-  check_command(given.command)
+  if not given.command:
+    raise UsageError('there is no command to start: give it after --, as in --workers=2 -- python '
+                     'main.py.')
+  if shutil.which(given.command[0]) is None:
+    raise UsageError(f'the command {given.command[0]} is not found, or is no program: give its '
+                     'path, or put its folder on PATH.')
   if 'TF_CONFIG' in os.environ:
     raise UsageError('TF_CONFIG is set, so this process is already one of a cluster, and launch '
                      'would start another cluster inside of it. Start the command itself, or unset '

@@ -86,15 +86,11 @@ class Children:
         return
       self._poll(min(left, _LONGEST_POLL_SECONDS))
 
-  def leave(self, grace_seconds: float, *, meanwhile: Callable[[], object] = lambda: None,
-            every: float = float('inf')) -> None:
-    """Sends SIGTERM to all, and SIGKILL after the grace; calls `meanwhile` every few seconds."""
+  def leave(self, grace_seconds: float) -> None:
+    """Sends SIGTERM to all, and SIGKILL after the grace."""
     self._are_leaving = True
     self._send(signal.SIGTERM)
-    deadline = time.monotonic() + grace_seconds
-    while not self.have_ended() and time.monotonic() < deadline:
-      meanwhile()
-      self.wait(self.have_ended, min(every, deadline - time.monotonic()))
+    self.wait(self.have_ended, grace_seconds)
     for child in self._running:
       say(f'{child.name} has not ended within {grace_seconds:g} s of SIGTERM, and is killed')
     self._send(signal.SIGKILL)

@@ -27,23 +27,10 @@ def find_free_ports(count: int) -> List[int]:
       if len(free) == count:
         break
       with contextlib.suppress(OSError):
-        _bind(sockets.enter_context(socket.socket()), port)
+        # TensorFlow's server listens on all interfaces too.
+        sockets.enter_context(socket.socket()).bind(('', port))
         free.append(port)
   if len(free) < count:
     raise UsageError(f'workers={count} need as many ports from {_PORTS.start} to '
                      f'{_PORTS.stop - 1}, and {len(free)} are free.')
   return free
-
-
-def is_free(port: int) -> bool:
-  """Returns whether nothing uses a port at this moment."""
-  with socket.socket() as probe:
-    try:
-      _bind(probe, port)
-    except OSError:
-      return False
-  return True
-
-
-def _bind(free_socket, port):
-  free_socket.bind(('', port))  # TensorFlow's server listens on all interfaces too.

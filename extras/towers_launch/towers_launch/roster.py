@@ -16,27 +16,19 @@ from towers_launch.members import Member
 _LONGEST_SECONDS = 3600.0
 
 
-class Absence:
-  """How many `seconds` a worker was left out the last time, and `until` when it is now."""
+class _Place:
+  """A worker's GPUs and cores; how many `seconds` it was left out last, and `until` when it is."""
 
-  def __init__(self) -> None:
-    """Begins with none."""
+  def __init__(self, member: Member):
+    self.member = member
     self.seconds = 0.0
     self.until = -math.inf
 
-  def begin(self, now: float, *, lasted: float, retry_seconds: float) -> None:
-    """Leaves it out for some time, and twice as long as before if it took part no longer."""
+  def leave_out(self, now: float, *, lasted: float, retry_seconds: float) -> None:
+    """Leaves it out for some time, twice as long as before if it took part no longer."""
     is_again = self.seconds and lasted <= self.seconds
     self.seconds = min(2 * self.seconds, _LONGEST_SECONDS) if is_again else retry_seconds
     self.until = now + self.seconds
-
-
-class _Place(Absence):
-  """A worker's GPUs and cores, and its absence; `member` is the worker."""
-
-  def __init__(self, member: Member):
-    super().__init__()
-    self.member = member
 
 
 class Roster:
@@ -92,7 +84,7 @@ class Roster:
       return False
     lasted = now - self._began
     for place in [present[rank] for rank in ranks]:
-      place.begin(now, lasted=lasted, retry_seconds=self._retry_seconds)
+      place.leave_out(now, lasted=lasted, retry_seconds=self._retry_seconds)
     absent = sorted(self._absent(), key=lambda place: place.until)
     for place in absent[:max(0, self._min_workers - len(self._present()))]:
       place.until = -math.inf

@@ -10,7 +10,7 @@
 import math
 import os
 import signal
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
 from towers.base.default_signals import HANDLED
 from towers.base.usage_error import UsageError
@@ -25,25 +25,14 @@ from towers_launch.tf_config import format_tf_config
 
 # Exit codes of workers.
 MISTAKE = 2
-ANOTHER_IS_GONE = WorkerGone.exit_code
+_ANOTHER_IS_GONE = WorkerGone.exit_code
 _START_AGAIN = StartAgain.exit_code
 _LEFT_ON_REQUEST = {0} | {code for number in HANDLED for code in (-number, exit_code(number))}
 # Of workers that nothing is wrong with.
-BLAMELESS = _LEFT_ON_REQUEST | {ANOTHER_IS_GONE, _START_AGAIN}
+_BLAMELESS = _LEFT_ON_REQUEST | {_ANOTHER_IS_GONE, _START_AGAIN}
 
 # A worker that ends because another is gone may end first; the other ends within this time.
 _SECONDS_TO_FIND_THE_CAUSE = 1.0
-
-
-def build_environment(addresses: Sequence[str], task_type: str, task_index: int, *,
-                      is_elastic: bool) -> Dict[str, str]:
-  """Returns the variables of a process of a round."""
-  environment = dict(os.environ, TF_CONFIG=format_tf_config(addresses, task_type, task_index))
-  if is_elastic:
-    environment[ELASTIC] = '1'
-  # Otherwise Python keeps lines back until it has many, when it writes to a pipe.
-  environment.setdefault('PYTHONUNBUFFERED', '1')
-  return environment
 
 
 class RoundEnd(NamedTuple):
@@ -78,8 +67,12 @@ class Round:
     self._workers, self._evaluators = started[:len(workers)], started[len(workers):]
 
   def _start(self, index, member, command, addresses):
-    environment = build_environment(addresses, member.task_type, member.task_index,
-                                    is_elastic=self._is_elastic)
+    tf_config = format_tf_config(addresses, member.task_type, member.task_index)
+    environment = dict(os.environ, TF_CONFIG=tf_config)
+    if self._is_elastic:
+      environment[ELASTIC] = '1'
+    # Otherwise Python keeps lines back until it has many, when it writes to a pipe.
+    environment.setdefault('PYTHONUNBUFFERED', '1')
     if member.gpus is not None:
       environment['CUDA_VISIBLE_DEVICES'] = ','.join(member.gpus)
     else:
@@ -100,7 +93,7 @@ class Round:
             if child in self._workers and child.has_failed]
 
   def _causes(self) -> List[ChildProcess]:
-    return [worker for worker in self._failed() if worker.returncode != ANOTHER_IS_GONE]
+    return [worker for worker in self._failed() if worker.returncode != _ANOTHER_IS_GONE]
 
   def wait(self, *, grace_seconds: float, seconds: float = math.inf,
            can_grow: bool = False) -> RoundEnd:
@@ -135,7 +128,7 @@ class Round:
       say(f'{cause.name} has no memory for its share; all start again with smaller ones')
       children.leave(grace_seconds)
       return RoundEnd(is_stopped=True)
-    lost = [worker for worker in self._causes() if worker.returncode not in BLAMELESS]
+    lost = [worker for worker in self._causes() if worker.returncode not in _BLAMELESS]
     running = [worker for worker in self._workers if worker.returncode is None]
     if not self._causes() and len(running) == 1:
       lost = running  # All others have ended because of it.
@@ -152,8 +145,7 @@ class Round:
     self._children.leave(grace_seconds)
     if all(worker.returncode == 0 for worker in self._workers):
       return RoundEnd()
-    lost = [worker for worker in self._workers
-            if worker.returncode not in BLAMELESS]
+    lost = [worker for worker in self._workers if worker.returncode not in _BLAMELESS]
     return RoundEnd(lost[0] if lost else None, self._ranks(lost), is_stopped=True)
 
   def _ranks(self, workers):
