@@ -18,14 +18,10 @@ class Call:
   """
 
   def __init__(self, session: Session, fetches: Sequence[Any], *, by_caller: bool = False):
-    """Prepares nothing yet.
+    """Takes tensors, ops and dicts of tensors of an open session; prepares nothing yet.
 
-    Args:
-      session: open for as long as this is called.
-      fetches: tensors, ops and dicts of tensors. On a server, where a step waits for other workers
-        anyway, they go through `make_callable`.
-      by_caller: whether the calling thread runs all ops, one after the other, instead of the
-        session's threads. TensorFlow does so only where all ops are on one device.
+    `by_caller` lets the calling thread run all ops, one after the other, instead of the session's
+    threads. TensorFlow does so only where all ops are on one device.
     """
     self._session = session
     self._fetches = list(fetches)
@@ -33,15 +29,13 @@ class Call:
     self._run: Optional[Callable[[], List[Any]]] = None
 
   def prepare(self) -> Callable[[], List[Any]]:
-    """Partitions today's graph among its devices, which else the first call does.
+    """Returns the function that every call runs; the first time it partitions today's graph.
 
     That takes seconds for a deep model. Meanwhile another thread may call other fetches, but must
     not close the session.
-
-    Returns:
-      the function that every call runs.
     """
     if self._run is None:
+      # On a server a step waits for other workers anyway.
       is_remote = bool(self._session.sess_str)
       self._run = self._session.make_callable(self._fetches) if is_remote else self._prepare()
     return self._run

@@ -27,12 +27,7 @@ _found: Set[str] = set()
 
 
 def use_cache(environ: MutableMapping[str, str], version: str) -> None:
-  """Names the folder in the flags that TensorFlow reads when it loads, where XLA may compile.
-
-  Args:
-    environ: the environment of the process.
-    version: of TensorFlow.
-  """
+  """Names the folder in the flags that this version of TensorFlow reads when it loads."""
   global _folder
   flags = environ.get(_FLAGS, '')
   is_asked_for = re.search(r'tf_xla_auto_jit=(?!-|0)', flags)

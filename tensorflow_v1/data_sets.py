@@ -5,7 +5,7 @@ from typing import Any, Callable, Optional
 from tensorflow.python.data.ops import dataset_ops
 
 from tensorflow_v1.load import IS_1, tf
-from tensorflow_v1.types import Dataset, Graph, Operation
+from tensorflow_v1.types import Dataset, Graph, Operation, Tensor
 
 if IS_1:
   from tensorflow.python.data.experimental.ops import batching
@@ -87,6 +87,12 @@ def find_last_op(dataset: Dataset) -> Optional[Operation]:
   # Without a graph, a tensor of 1.14 has None there, and one of 2.x raises.
   variant = dataset._variant_tensor
   return variant.op if isinstance(getattr(variant, 'graph', None), Graph) else None
+
+
+def get_constant(tensor: Tensor) -> Any:
+  """Returns the value of a scalar tensor that is known without a run, or None."""
+  value = tf.get_static_value(tensor)
+  return None if value is None else value.item()
 
 
 def copy_dataset(dataset: Dataset) -> Dataset:

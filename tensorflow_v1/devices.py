@@ -2,10 +2,9 @@
 
 import os
 import re
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from tensorflow_v1.load import CHOOSES_BATCH_NORM, IS_1, PERSISTENT_BATCH_NORM, tf
-from tensorflow_v1.types import Graph
 
 _XLA_ON_CPUS = (r'tf_xla_auto_jit=(?!-|0)', r'tf_xla_cpu_global_jit(?!=(false|0))')
 
@@ -60,15 +59,11 @@ def set_gpu_memory(*, growth: bool, fraction: Optional[float], limits: Sequence[
   """Gives eager mode's GPUs on 2.x the memory that a session asks for; call it before the graph.
 
   There the first function of a data set makes eager mode's devices, and a process shares the
-  memory of a GPU as its first device has taken it: a session's own config would come too late.
+  memory of a GPU as its first device has taken it: a session's own config would come too late, and
+  here raises a RuntimeError.
 
-  Args:
-    growth: whether to take only what is needed.
-    fraction: of each GPU, or None.
-    limits: the megabytes of each logical device of the first GPU, or none to leave all whole.
-
-  Raises:
-    RuntimeError: the process has made devices with other memory already.
+  It takes what is needed (`growth`), or a `fraction` of each GPU, or divides the first one into
+  logical devices with `limits` in megabytes.
   """
   if IS_1:
     return
@@ -117,13 +112,3 @@ def give_sessions_threads() -> None:
   """
   if not IS_1:
     os.environ.setdefault('TF_OVERRIDE_GLOBAL_THREADPOOL', '1')
-
-
-def private_session(graph: Graph) -> Any:
-  """Returns a session on the CPU with threads of its own, for a graph beside the program's.
-
-  It takes no GPU, and no thread that the program's session waits for: code that TensorFlow runs
-  for that session may open it.
-  """
-  return tf.Session(graph=graph, config=tf.ConfigProto(
-      device_count={'GPU': 0}, use_per_session_threads=True, inter_op_parallelism_threads=2))

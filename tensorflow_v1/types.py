@@ -21,6 +21,3 @@ Variable = tf.Variable
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
 """Of one variable: dense, or sparse with the rows that a step touched."""
-
-__all__ = ['DType', 'Dataset', 'Gradient', 'Graph', 'Operation', 'Optimizer', 'Session', 'Tensor',
-           'Variable']

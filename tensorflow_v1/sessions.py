@@ -1,0 +1,49 @@
+"""Sessions beside the plain one, and a hook before their runs."""
+
+from typing import Any, Callable
+
+from tensorflow_v1.load import tf
+from tensorflow_v1.types import Graph, Session
+
+
+class ServerSession(tf.Session):
+  """What `tf.Session(target)` is, for the server of one worker; each of its runs happens once.
+
+  TensorFlow numbers the runs of a server at random, and refuses one whose number it has met among
+  the last 100,000, as a message that came twice. On 2.21 each run draws its number on a thread of
+  its own, seeded with 32 bits: about one of 40,000 meets an equal one, and ends in an
+  AbortedError. No op has run by then, so this asks for the run again.
+  """
+
+  def _call_tf_sessionrun(self, *arguments: Any) -> Any:
+    while True:
+      try:
+        return super()._call_tf_sessionrun(*arguments)
+      except tf.errors.AbortedError as error:
+        if 'RunGraph (Worker) request was received twice' not in error.message:
+          raise
+
+
+def private_session(graph: Graph) -> Session:
+  """Returns a session on the CPU with threads of its own, for a graph beside the program's.
+
+  It takes no GPU, and no thread that the program's session waits for: code that TensorFlow runs
+  for that session may open it.
+  """
+  return tf.Session(graph=graph, config=tf.ConfigProto(
+      device_count={'GPU': 0}, use_per_session_threads=True, inter_op_parallelism_threads=2))
+
+
+def before_each_run(graph: Graph, hook: Callable[[], Any]) -> None:
+  """Calls `hook()` before each run of a session of the graph, while new ops can be changed.
+
+  A `Call`, or the result of `Session.make_callable`, calls it once, when it is made.
+  """
+  # A session takes this lock to send new ops to TensorFlow, which it tries in each run.
+  take_lock = graph._session_run_lock
+
+  def call_and_take_lock():
+    hook()
+    return take_lock()
+
+  graph._session_run_lock = call_and_take_lock
