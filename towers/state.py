@@ -9,10 +9,9 @@ from towers.base.usage_error import UsageError
 from towers.data.digest import Digest, take_digest
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.training.saving.checkpoints import Checkpoints
-from towers.training.saving.data import Data
+from towers.training.saving.data import Data, check_resume
 from towers.training.saving.files import INDEX, path_of
 from towers.training.saving.lock import lock_folder
-from towers.training.saving.resume import check_resume
 from towers.training.saving.weights import find_best
 from towers.training.stepping.steps import Steps
 from towers.warm_start.matching import Names

@@ -1,12 +1,10 @@
 """The collector is off while TensorFlow is imported and towers are built, and on afterwards."""
 
 import gc
-import platform
 import subprocess
 import sys
 import weakref
 
-import numpy as np
 import pytest
 
 from tests import ROOT
@@ -63,7 +61,7 @@ def test_later_scans_skip_what_was_built():
 
 
 @pytest.mark.nightly(but='1099511627776-4')
-@pytest.mark.parametrize('worth_bytes, num_there', [(-1, 1), (1 << 40, 4)])
+@pytest.mark.parametrize('worth_bytes, num_there', [(-1 << 40, 1), (1 << 40, 4)])
 def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_look(
     worth_bytes, num_there, monkeypatch):
   monkeypatch.setattr(collector, '_WORTH_BYTES', worth_bytes)
@@ -75,48 +73,13 @@ def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_loo
     del run
   assert sum(graph() is not None for graph in graphs) == num_there
 
-
-@pytest.mark.nightly
-def test_the_import_and_the_first_program_are_left_out_of_it():
+def test_the_import_of_tensorflow_is_left_out_of_it():
   code = """
 import gc
-from towers.base import collector
 looks = []
 gc.callbacks.append(lambda phase, info: looks.append(info['generation']))
-
-def tell(*what):
-  print(looks.count(2), *what)
-  looks.clear()
-
 import tensorflow_v1
-tell(len(looks) < 20, gc.isenabled(), gc.get_freeze_count() > 50000)
-collector.collect_former()  # Of the first program there is none.
-tell()
-collector.collect_former()
-tell()
-large = bytearray(b'1' * (110 << 20))
-collector.collect_former()
-tell(gc.get_freeze_count() > 50000)
-collector.collect_former()
-tell()
+print(looks.count(2), gc.isenabled(), gc.get_freeze_count() > 50000)
 """
-  told = subprocess.check_output([sys.executable, '-c', code], universal_newlines=True,
-                                 cwd=ROOT).splitlines()
-  assert told == ['0 True True True', '0', '0', '2 True',
-                  '0']  # Each look is reported twice, at its start and end.
-
-
-def test_held_memory_is_measured():
-  before = collector.read_held_bytes()
-  promised, large = np.empty(400 << 20, np.int8), np.ones(200 << 20, np.int8)
-  assert 190 < (collector.read_held_bytes() - before) >> 20 < 250 and len(
-      promised) == 2 * len(large)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='others keep nothing')
-def test_memory_that_malloc_keeps_is_returned():
-  blocks = [b'1' * (100000 + number) for number in range(2000)]
-  del blocks[1:-1]
-  before = collector.read_held_bytes()
-  collector._hand_back()
-  assert before - collector.read_held_bytes() > 150 << 20
+  told = subprocess.check_output([sys.executable, '-c', code], text=True, cwd=ROOT)
+  assert told == '0 True True\n'

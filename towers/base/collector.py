@@ -50,13 +50,4 @@ def collect_former() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    _hand_back()
     _held_bytes = read_held_bytes()
-
-
-def _hand_back():
-  """Returns freed memory to the system that malloc keeps in holes between used blocks."""
-  import ctypes  # Here, since most programs never need it.
-  libc = ctypes.CDLL(None)
-  if hasattr(libc, 'malloc_trim'):  # glibc's.
-    libc.malloc_trim(0)

@@ -7,7 +7,6 @@ packages silently trains on the wrong device. So this check comes first.
 import os
 import re
 import sys
-import tempfile
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from towers.base.usage_error import UsageError
@@ -39,8 +38,7 @@ class Distribution(NamedTuple):
 def find_distributions(folders: Sequence[str]) -> List[Distribution]:
   """Returns the distributions of TensorFlow and protobuf in `folders`, such as `sys.path`.
 
-  Lists folders and opens no file: about 1 ms, where importlib.metadata or pkg_resources take 30 to
-  300 ms.
+  It opens no file: about 1 ms, where importlib.metadata or pkg_resources take 30 to 300 ms.
   """
   distributions = []
   for folder in dict.fromkeys(folder or os.curdir for folder in folders):
@@ -59,17 +57,9 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
                       tensorflow_is_there: bool) -> str:
   """Refuses, before TensorFlow is imported, an environment in which the import cannot work.
 
-  Args:
-    python: (major, minor) of the interpreter.
-    distributions: as `find_distributions` returns them.
-    tensorflow_is_there: whether `import tensorflow` would find a module; a build of one's own has
-      no metadata.
-
-  Returns:
-    A warning of NVIDIA's TensorFlow 1.15, which is not tested; or ''.
-
-  Raises:
-    UsageError: names what was found and the fix.
+  `python` is its (major, minor). A TensorFlow that one has built oneself has no distribution, so
+  `tensorflow_is_there` says whether there is a module. Returns a warning of NVIDIA's TensorFlow
+  1.15, which is not tested; or ''.
   """
   tensorflow = find_tensorflow(distributions)
   is_1_15 = tensorflow is not None and tensorflow.numbers == (1, 15)
@@ -83,12 +73,6 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
     wanted = 'tensorflow-gpu==1.14.0' if python == (3, 7) else 'tensorflow'
     raise UsageError(
         f'TensorFlow is not installed in {sys.prefix}: install {wanted}, {_PINNED}.')
-
-  try:
-    tempfile.gettempdir()  # The import asks for it too.
-  except FileNotFoundError as error:
-    raise UsageError(f'{error.strerror}: make room in one of them, or set TMPDIR to a folder that '
-                     'can be written.') from None
 
   _refuse_two_tensorflows([found for found in distributions if found.name in _TENSORFLOW_NAMES])
 

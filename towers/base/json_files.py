@@ -17,9 +17,10 @@ A schema says of what kind each member is:
 
 import json
 import zlib
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Union
 
 from towers.base.files import open_regular, write_whole
+from towers.base.output import write_line
 
 _CHECKSUM = 'checksum'
 _MOST_BYTES = 1 << 26
@@ -77,6 +78,21 @@ def write_sealed(path: str, content: Mapping[str, Any], *, indent: Optional[int]
 def read_sealed(path: str, schema: Mapping[str, Any]) -> Dict[str, Any]:
   """Returns what `unseal` does of a file of `write_sealed`; raises OSError or ValueError too."""
   return unseal(read_text(path), schema)
+
+
+def recall(path: str, schema: Mapping[str, Any], otherwise: str,
+           warn: Callable[[str], None] = write_line) -> Optional[Dict[str, Any]]:
+  """Returns the object of a file of `write_sealed`, or None if there is none.
+
+  Of a damaged one it warns, by what happens `otherwise`.
+  """
+  try:
+    return read_sealed(path, schema)
+  except FileNotFoundError:
+    pass
+  except (OSError, ValueError) as error:
+    warn(f'WARNING: {path} cannot be read ({error}): {otherwise}')
+  return None
 
 
 def read_text(path: str) -> str:

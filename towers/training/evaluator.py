@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from tensorflow_v1 import tf
-from towers.base.json_files import read_sealed, write_sealed
+from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -41,14 +41,8 @@ class Evaluations:
   def __init__(self, folder: str):
     """Reads what an earlier evaluator left in a folder; a damaged file is a warning."""
     self._path = os.path.join(folder, EVALUATIONS)
-    self.rows: List[Dict[str, float]] = []
-    try:
-      self.rows = read_sealed(self._path, _SCHEMA)['evaluations']
-    except FileNotFoundError:
-      pass
-    except (OSError, ValueError) as error:
-      write_line(f'WARNING: {self._path} cannot be read ({error}): the checkpoints are measured '
-                 'again')
+    found = recall(self._path, _SCHEMA, 'the checkpoints are measured again')
+    self.rows: List[Dict[str, float]] = found['evaluations'] if found else []
 
   def last_step(self) -> int:
     """Returns the newest measured step, or -1."""

@@ -19,7 +19,6 @@ from towers.training.faults.signals import Signals
 from towers.training.settings.config import Config
 from towers.training.settings.flags import say_in_flags
 from towers.training.settings.user_functions import find_predict, load_function
-from towers.training.settings.xla import check_xla
 from towers.training.stepping.startup import Startup
 
 if TYPE_CHECKING:
@@ -193,7 +192,6 @@ def _build_devices(config):
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, '
                      'whose weights and checkpoints are the same.')
-  check_xla(devices, xla=config.xla, graph_rewriter=config.graph_rewriter)
   return devices
 
 

@@ -1,5 +1,6 @@
 """A run resumes on the data that its checkpoint was written on, or names what differs."""
 
+import contextlib
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.input.plan import LAST_BATCHES
 from towers.training.saving.checkpoints import Checkpoints
+from towers.training.saving.data import check_resume
 
 random = np.random.RandomState(0)
 ROWS, LABELS = random.randn(96, 4).astype('f'), (np.arange(96) % 3).astype('i')
@@ -96,3 +98,14 @@ def test_the_same_data_resumes_and_a_checkpoint_without_a_record_says_so(
   assert 'training data' not in capsys.readouterr().out
   train(tmp_path / 'old', AFTER)
   assert 'does not record its training data' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('seen, may_skip, words', [
+    (21, False, ''), (24, False, 'seen 24 examples in 3 steps.*batch_size=8 they would be 21'),
+    (20, False, 'resume with on_bad_record=skip'), (20, True, ''), (19, True, ''),
+    (22, True, 'has seen 22'), (18, True, 'has seen 18'), (0, True, 'has seen 0')])
+def test_steps_of_another_size_are_refused_but_for_damaged_examples(seen, may_skip, words):
+  # Steps of 8 and of 5 examples.
+  plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=2)
+  with pytest.raises(UsageError, match=words) if words else contextlib.nullcontext():
+    check_resume('model.ckpt-3', step=3, examples_seen=seen, plan=plan, may_skip=may_skip)

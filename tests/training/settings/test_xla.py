@@ -8,7 +8,7 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests import ROOT
-from tests.test_main import result_here, run, run_with_result
+from tests.test_main import result_here, run_with_result
 from towers.training.settings.xla import set_xla
 
 # The ops that TensorFlow runs in the end, of a small graph that is worth compiling.
@@ -155,9 +155,3 @@ def test_compiled_towers_have_the_same_copies_and_constants_where_they_stand(tmp
   off = result_here(tmp_path, '--xla=off', *flags)
   on, _ = run_with_result(tmp_path, '--xla=on', '--variables=replicated', *flags)
   assert on['first_losses'] == pytest.approx(off['first_losses'], rel=1e-3)
-
-
-def test_what_xla_cannot_do_without_the_rewriter_is_refused():
-  done = run('--xla=on', '--graph_rewriter=off', '--num_gpus=2')
-  assert done.returncode == 2
-  assert '--xla=on and --graph_rewriter=off do not go together with 2 towers' in done.stderr

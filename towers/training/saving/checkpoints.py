@@ -226,11 +226,7 @@ class Checkpoints:
           os.replace(os.path.join(aside, PREFIX) + suffix, path + suffix)
       self._saved_step = snapshot.step
       self.reason = ''
-      best_first = notes[1] if notes else []
-      try:
-        self._forget_oldest(snapshot.step, best_first)
-      except OSError:  # Once more, since the checkpoint is there, and would not be named.
-        self._forget_oldest(snapshot.step, best_first)
+      self._forget_oldest(snapshot.step, notes[1] if notes else [])
     except (OSError, tf.errors.OpError) as error:
       text = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
               f'{find_reason(error)}; those before it stay')

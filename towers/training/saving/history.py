@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from towers.base.json_files import read_sealed, seal, unseal
+from towers.base.json_files import recall, seal, unseal
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.whole import find_numbers
@@ -31,10 +31,8 @@ class History:
   def __init__(self, *, metric: str = 'loss', patience: Optional[int] = None):
     """Starts an empty history.
 
-    Args:
-      metric: whose smallest value is the best if its name has "loss" or "error" in it, else the
-        largest.
-      patience: validations in a row without a new best after which to stop, or None.
+    The smallest value of `metric` is the best if its name has "loss" or "error" in it, else the
+    largest. After `patience` validations in a row without a new best the run is to stop.
     """
     self.metric = metric
     self._sign = 1.0 if 'loss' in metric or 'error' in metric else -1.0
@@ -115,13 +113,10 @@ class History:
 
   def read(self, folder: str, step: int, warn: Callable[[str], None] = write_line) -> None:
     """Reads the history in a folder as it was after `step` updates; warns if it cannot."""
-    try:
-      self._take(read_sealed(os.path.join(folder, HISTORY), _SCHEMA), step)
-    except FileNotFoundError:
-      return
-    except (OSError, ValueError) as error:
-      warn(f'WARNING: {HISTORY} in {folder} cannot be read ({error}): the best checkpoint and '
-           'early stopping start anew')
+    found = recall(os.path.join(folder, HISTORY), _SCHEMA,
+                   'the best checkpoint and early stopping start anew', warn)
+    if found:
+      self._take(found, step)
 
   def parse(self, text: str, step: int) -> None:
     """Reads the text of `format`, as it was after `step` updates; raises ValueError."""

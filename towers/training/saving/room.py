@@ -9,8 +9,7 @@ and each of them then another share. Workers with a folder each agree on the sma
 import os
 from typing import Optional
 
-from towers.base.json_files import read_sealed, write_sealed
-from towers.base.output import write_line
+from towers.base.json_files import recall, write_sealed
 
 ROOM = 'memory.json'
 _MEMBER = 'examples_per_tower'
@@ -18,17 +17,8 @@ _MEMBER = 'examples_per_tower'
 
 def read_room(folder: str) -> Optional[int]:
   """Returns the most examples per tower of a micro-batch, or None; warns of a damaged file."""
-  path = os.path.join(folder, ROOM)
-  try:
-    most = read_sealed(path, {_MEMBER: int})[_MEMBER]
-    if most:
-      return most
-    raise ValueError('it holds 0 examples')
-  except FileNotFoundError:
-    return None
-  except (OSError, ValueError) as error:
-    write_line(f'WARNING: {path} cannot be read ({error}): how much fits is found out anew')
-    return None
+  found = recall(os.path.join(folder, ROOM), {_MEMBER: int}, 'how much fits is found out anew')
+  return found and found[_MEMBER] or None
 
 
 def write_room(folder: str, most: int) -> None:

@@ -9,9 +9,7 @@ The session's own setting (`global_jit_level`) compiles nothing on CPUs, on eith
 the environment do.
 """
 
-from typing import Any, MutableMapping
-
-from towers.base.usage_error import UsageError
+from typing import MutableMapping
 
 _FLAGS = 'TF_XLA_FLAGS'
 _ON, _OFF = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', '--tf_xla_auto_jit=-1'
@@ -27,12 +25,3 @@ def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
     environ[_FLAGS] = f'{given} {_ON}'.strip()
   elif kind == 'off' and 'tf_xla_auto_jit' not in given:
     environ[_FLAGS] = f'{given or _NO_SEARCH} {_OFF}'
-
-
-def check_xla(devices: Any, *, xla: str, graph_rewriter: str) -> None:
-  """Raises a UsageError if XLA cannot compile towers on these `towers.Devices`."""
-  num_towers = len(devices.names)
-  if xla == 'on' and graph_rewriter == 'off' and devices.kind == 'CPU' and num_towers > 1:
-    raise UsageError(f'xla=on and graph_rewriter=off do not go together with {num_towers} towers '
-                     'on virtual CPU devices: XLA puts the constants that it folds itself on the '
-                     'first device. Use graph_rewriter=auto or xla=off.')
