@@ -22,7 +22,7 @@ from towers.data.bad_records import BadRecords
 from towers.data.formats.tfrecord import load_index, write_record
 from towers.data.records import check_damage
 from towers.placement.cluster import read_cluster
-from towers.training.settings.intervals import build_interval, parse_trace_steps
+from towers.training.settings.timetable import build_interval, parse_trace_steps
 from towers_data.image_folder import find_image_files
 from towers_data.tfrecord_folder import read_description
 from towers_tools.page import format_page, read_runs

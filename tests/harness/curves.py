@@ -10,8 +10,7 @@ from towers.training.reporting.progress import Progress
 from towers.training.reporting.summaries import Summaries
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import History
-from towers.training.settings.intervals import Interval
-from towers.training.settings.timetable import Timetable
+from towers.training.settings.timetable import Interval, Timetable
 from towers_tools.report import Report
 
 CURVES = dict(summary_dir='unused', summary_every='3steps')

@@ -22,8 +22,7 @@ from towers.training.loop import Loop
 from towers.training.run import watch_records
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import MOST_ROLLBACKS, History
-from towers.training.settings.intervals import Interval
-from towers.training.settings.timetable import Timetable
+from towers.training.settings.timetable import Interval, Timetable
 from towers.training.stepping.not_finite import NotFinite, Retried
 
 

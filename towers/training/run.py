@@ -16,10 +16,9 @@ from towers.training.faults.signals import Signals
 from towers.training.fitting import take_in_more
 from towers.training.keeper import Keeper
 from towers.training.loop import Loop
-from towers.training.reporting.input_advice import advise
-from towers.training.reporting.kept import About, build_callbacks
-from towers.training.reporting.outcome import build_result
+from towers.training.reporting.kept import build_callbacks
 from towers.training.reporting.progress import Callback, Progress
+from towers.training.reporting.result import advise, build_result
 from towers.training.reporting.writer import Writer
 from towers.training.saving.checkpoints import ChiefsCheckpoints
 from towers.training.saving.history import History
@@ -251,7 +250,7 @@ class Run:
     with watch_records(self._request.bad_records, progress), contextlib.ExitStack() as closing:
       closing.callback(progress.close)
       own, summaries = build_callbacks(
-          self._config, About(self._settings, self._description), steps=steps, progress=progress,
+          self._config, self._settings, self._description, steps=steps, progress=progress,
           startup=startup, history=history)
       for callback in own:
         closing.callback(callback.close)

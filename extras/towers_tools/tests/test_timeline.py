@@ -11,7 +11,7 @@ from tests.harness.curves import CURVES, List
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.training.reporting.metric_samples import MetricSamples
-from towers.training.settings.intervals import Interval, parse_trace_steps
+from towers.training.settings.timetable import Interval, parse_trace_steps
 from towers_tools.timeline import Event, Timeline, find_lane, format_trace
 
 

@@ -16,7 +16,7 @@ from towers.setting import Count, Path, Text
 from towers.settings import SETTINGS
 from towers.training.settings.config import Config
 from towers.training.settings.flags import COMMON, format_flags, parse_flags
-from towers.training.settings.intervals import Interval, build_interval
+from towers.training.settings.timetable import Interval, build_interval
 
 NAN = float('nan')
 # By kind, what no setting of it can be; below zero, none is that says what it must be.

@@ -1,8 +1,7 @@
 """Timetables count in steps."""
 
 from towers import build_plan
-from towers.training.settings.intervals import Interval
-from towers.training.settings.timetable import Timetable, build_timetable
+from towers.training.settings.timetable import Interval, Timetable, build_timetable
 
 # Steps of 8 and of 5 examples.
 _PLAN = build_plan(num_examples=13, batch_size=8, num_towers=2)

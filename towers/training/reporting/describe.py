@@ -19,13 +19,10 @@ _FREE = ('tower_build', 'variables', 'last_batch')
 
 def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', model: str = '',
                  update: str = '') -> str:
-  """Returns some lines about a program in the default graph, and the table of its devices.
+  """Returns some lines about a built program in the default graph, and the table of its devices.
 
-  Args:
-    program: that has been built.
-    data, model: their names, if they have some of their own.
-    source: where the examples come from and how they are read, if there is more to say.
-    update: optimizer and learning rate, in a few words.
+  `data` and `model` are names of their own, `source` where the examples come from and how they are
+  read, and `update` the optimizer and its rate, in a few words; '' where there is no more to say.
   """
   reduced, devices = program.gradients, program.devices
   train, validation = program.train_examples, program.validation_examples

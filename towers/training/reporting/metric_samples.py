@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 from towers.input.plan import Plan
 from towers.training.reporting.pace import Pace
 from towers.training.reporting.progress import Callback
-from towers.training.settings.intervals import Interval
+from towers.training.settings.timetable import Interval
 from towers.training.stepping.steps import Steps
 from towers.whole import find_numbers
 
@@ -42,12 +42,9 @@ class MetricWriter(Callback):
   """Where measured steps go, such as TensorBoard's curves; a base class."""
 
   def sample(self, sample: Sample, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
-    """Takes a measured step.
+    """Takes a measured step; `metrics` are means of the model's since the sample before, by name.
 
-    Args:
-      sample: of the step.
-      metrics: what the model measures, as means since the sample before, by name.
-      summaries: serialized `tf.Summary`s of the model.
+    `summaries` are serialized `tf.Summary`s of the model.
     """
 
 
@@ -57,15 +54,10 @@ class MetricSamples(Callback):
   def __init__(self, steps: Steps, *, plan: Plan, every: Interval, first_step: int,
                metric_writers: Sequence[MetricWriter],
                has_validated: Callable[[int], bool] = lambda step: False):
-    """Prepares to measure.
+    """Takes the steps of a program with a gradient norm; earlier runs have measured `first_step`.
 
-    Args:
-      steps: of a program with a gradient norm.
-      plan: of the training split.
-      every: between two samples.
-      first_step: steps that an earlier run did, and measured.
-      metric_writers: take the samples, and all else that a callback takes.
-      has_validated: whether an earlier run has written the validation of a step.
+    The writers take the samples, and all else that a callback takes. `has_validated` says whether
+    an earlier run has written the validation of a step.
     """
     self._steps = steps
     self._plan = plan

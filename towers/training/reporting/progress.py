@@ -83,14 +83,11 @@ class Progress:
                stream: Optional[TextIO] = None,
                clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
                is_quiet: bool = False):
-    """Prepares to show a run; writes nothing yet.
+    """Prepares to show a run of `total_steps`, of which earlier runs did `first_step`.
 
     Args:
-      total_steps, first_step: of the whole run, and those that an earlier run did.
-      plan: of the training split.
-      learning_rate: reads the rate; called only to show it.
+      learning_rate, input_wait_seconds: read the rate, and how long all steps waited for input.
       on_first_step: called after the first step, before anything is shown.
-      input_wait_seconds: reads how long all training steps so far have waited for input.
       metrics: of the training steps, whose means since the last line it shows; or None.
       stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
       clock, columns: stand in for the time and the terminal's width in tests.

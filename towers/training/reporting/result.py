@@ -1,11 +1,43 @@
-"""The result of a run: a line to read, and JSON for programs."""
+"""The result of a run: as `--result_file` holds it, a line to read, and what may help its input."""
 
 import json
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
+import numpy as np
+
+from towers.base.cores import count_cores
 from towers.base.files import write_whole
 from towers.base.reason import find_reason, is_about_room
 from towers.training.faults.run_error import RunError
+
+# Below this share of the time, faster input gains little.
+_ADVISE_FROM = 0.1
+
+
+def build_result(steps: Any, progress: Any, end: Any, *, trained: Dict[str, float],
+                 examples_seen: int, started: float) -> Dict[str, Any]:
+  """Returns what `--result_file` holds, by name.
+
+  Args:
+    steps, progress, end: the `Steps`, `Progress` and `LoopEnd` of the run.
+    trained: means of the training steps since the validation before the last, by name.
+    examples_seen: in all steps, those before a resume included.
+    started: time.monotonic() when the process began.
+  """
+  from tensorflow_v1 import count_compiled, tf
+  program = steps.program
+  all_reduce = program.gradients.all_reduce
+  return dict(
+      global_step=int(end.step), examples_seen=examples_seen, num_towers=len(program.towers),
+      global_batch_size=program.plan.batch_size, train_loss=end.train_loss,
+      **{f'train_{name}': mean for name, mean in trained.items() if name != 'loss'},
+      **{f'validation_{name}': value.tolist() if isinstance(value, np.ndarray) else value
+         for name, value in {'loss': None, 'accuracy': None, **end.validation}.items()},
+      validation_examples=end.validation_examples, stopped=end.stopped,
+      examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
+      first_losses=steps.metrics.first_losses, all_reduce_bytes=all_reduce and all_reduce.num_bytes,
+      setup_seconds=progress.first_step_at and progress.first_step_at - started,
+      xla_compilations=count_compiled(), tensorflow_version=tf.__version__)
 
 
 def write_result(path: str, result: Dict[str, Any]) -> None:
@@ -35,3 +67,30 @@ def format_result(result: Dict[str, Any], seconds: float) -> str:
   if result['input_wait'] is not None:
     parts.append(f"waited for input {result['input_wait']:.0%} of the time")
   return ', '.join(parts)
+
+
+def advise(waited: float, *, input_threads: Optional[int] = None, staging_depth: int = 1,
+           is_image_folder: bool = False, needs_threads: bool = True) -> str:
+  """Returns what may help towers that waited for a share of their time, or '' if they hardly did.
+
+  `needs_threads` says whether the input does, see `towers.Inputs`; the rest are settings.
+  """
+  if waited < _ADVISE_FROM:
+    return ''
+  cores = count_cores()
+  threads = input_threads or cores
+  ways = []
+  if staging_depth == 0:
+    ways.append('staging_depth=1 makes the next batch while the towers compute')
+  if not needs_threads:
+    ways.append('a larger batch_size, since taking rows out of arrays is slow beside such short '
+                'steps')
+  elif threads < cores:
+    ways.append(f'input_threads={cores} uses all cores, where it is {threads}')
+  else:
+    ways.append(f'all {cores} cores decode already: input_threads={2 * threads} helps only if '
+                'disks are slow, otherwise more cores or smaller images do')
+  if is_image_folder:
+    ways.append('python -m towers.data.convert makes few large files of many small ones')
+  ways.append('--input_only measures the input alone, in every mode')
+  return f"the towers waited for input {waited:.0%} of the time. What may help: {'; '.join(ways)}."

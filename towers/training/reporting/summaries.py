@@ -39,12 +39,8 @@ class Summaries(MetricWriter):
                warn: Callable[[str], None] = write_line, clock: Callable[[], float] = time.time):
     """Creates a file in a folder, and writes texts in Markdown by their tags, and the graph.
 
-    Args:
-      folder: exists.
-      first_step: steps that an earlier run did.
-      texts, graph: of the run.
-      warn: called when an event cannot be written, once until one can.
-      clock: seconds since 1970.
+    Earlier runs did `first_step`. `warn` is called when an event cannot be written, once until one
+    can; `clock` gives the seconds since 1970.
     """
     self._warn = warn
     self._clock = clock

@@ -9,7 +9,7 @@ from typing import Any
 from towers.base.usage_error import UsageError
 from towers.setting import is_function
 from towers.settings import SETTINGS
-from towers.training.settings import intervals
+from towers.training.settings import timetable
 
 # What does nothing without another setting.
 _NEEDS = (('tower_megabytes', 'find_batch'), ('init_map', 'init_from'), ('reinit', 'init_from'))
@@ -68,11 +68,11 @@ def _check_intervals(config: Any) -> None:
           f'steps={config.steps} and epochs={config.epochs} both set the length of the run: give '
           'one of them.')
   for name in ('validate_every', 'checkpoint_every', 'summary_every'):
-    _, unit = intervals.parse_interval(name, getattr(config, name))
+    _, unit = timetable.parse_interval(name, getattr(config, name))
     _refuse(name != 'checkpoint_every' and unit == 'seconds',
             f'{name}={getattr(config, name)}: count it in steps or epochs, so that runs repeat.')
   if config.trace_steps is not None:
-    intervals.parse_trace_steps(config.trace_steps)
+    timetable.parse_trace_steps(config.trace_steps)
 
 
 def _check_job(config: Any) -> None:

@@ -7,7 +7,7 @@ from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 from towers.placement.cluster import Cluster
 from towers.settings import SETTINGS
-from towers.training.settings import intervals
+from towers.training.settings import timetable
 from towers.training.settings.checks import check_config
 
 # Peak learning rates of optimizers with others than most.
@@ -50,7 +50,7 @@ class Config(_Values):
 
   def count_steps(self, plan: Plan) -> int:
     """Returns the weight updates of the whole run."""
-    return intervals.count_steps(plan, epochs=self.epochs, steps=self.steps)
+    return timetable.count_steps(plan, epochs=self.epochs, steps=self.steps)
 
   @property
   def keeps_curves(self) -> bool:

@@ -1,12 +1,43 @@
-"""Timetables: after which steps a run validates, saves and ends.
+"""Timetable: how long a run is, and after which steps it validates, saves, samples and traces.
 
-The schedule of the learning rate is in `learning_rate`.
+Users count in steps, epochs or seconds. The schedule of the learning rate is in `learning_rate`.
 """
 
-from typing import NamedTuple, Optional
+import math
+import re
+from fractions import Fraction
+from typing import NamedTuple, Optional, Tuple, Union
 
+from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
-from towers.training.settings.intervals import Interval, build_interval, count_steps, parse_interval
+
+_DEFAULT_EPOCHS = 5.0
+# No trace viewer opens many more.
+_MOST_TRACED = 100
+
+
+class Interval(NamedTuple):
+  """How often a run does something: whenever its count of steps, or examples, passes a multiple.
+
+  Attributes:
+    every: steps; or examples, where epochs do not end with a step.
+    stride: that a step adds to the count.
+    offset: the count at step 0.
+  """
+  every: Union[int, Fraction]
+  stride: int = 1
+  offset: int = 0
+
+  def is_due(self, step: int) -> bool:
+    """Whether a multiple lies behind the step before this one, and not behind this one."""
+    return self._count(step) > self._count(step - 1)
+
+  def next(self, step: int) -> int:
+    """Returns the next step that it is due after."""
+    return math.ceil(((self._count(step) + 1) * self.every - self.offset) / self.stride)
+
+  def _count(self, step):
+    return (self.offset + step * self.stride) // self.every
 
 
 class Timetable(NamedTuple):
@@ -24,6 +55,47 @@ class Timetable(NamedTuple):
   save_every: Interval
   save_seconds: Optional[float] = None
   on_nan: str = 'stop'
+
+
+def count_steps(plan: Plan, *, epochs: Optional[float] = None,
+                steps: Optional[int] = None) -> int:
+  """Returns a run's weight updates, at least 1: `steps`, or else `epochs`, which are 5 if None."""
+  if steps is not None:
+    return steps
+  return plan.steps_in(_DEFAULT_EPOCHS if epochs is None else epochs)
+
+
+def parse_interval(name: str, text: str) -> Tuple[float, str]:
+  """Returns (2.0, 'epochs') from '2epochs'; a number alone counts steps; else a UsageError."""
+  match = re.match(r'([0-9]{1,15}(?:\.[0-9]{1,15})?) ?(?:(step|epoch|second)s?)?\Z', text)
+  unit = match and (match.group(2) or 'step')
+  if not match or float(match.group(1)) == 0 or (unit == 'step' and '.' in match.group(1)):
+    raise UsageError(f'{name}={text[:60]}: say how many, as 500steps, 2epochs or, for checkpoints, '
+                     '600seconds.')
+  return float(match.group(1)), f'{unit}s'
+
+
+def build_interval(name: str, text: str, plan: Plan) -> Interval:
+  """Returns the interval, of at least 1 step, that '500steps' or '2epochs' mean.
+
+  Where the rest of an epoch is carried, an epoch's end is within a step: it is due after that.
+  """
+  count, unit = parse_interval(name, text)
+  if unit == 'epochs' and plan.carries:
+    every = Fraction(count).limit_denominator(10 ** 15) * plan.num_examples
+    return Interval(every, plan.batch_size, plan.offset)
+  return Interval(max(1, round(count * (plan.steps_per_epoch if unit == 'epochs' else 1))))
+
+
+def parse_trace_steps(text: str) -> Tuple[int, int]:
+  """Returns (10, 12) from '10:12', or (10, 10) from '10'; refuses others by a UsageError."""
+  match = re.match(r'([0-9]{1,15})(?::([0-9]{1,15}))?\Z', text)
+  first = int(match.group(1)) if match else 0
+  last = int(match.group(2) or first) if match else 0
+  if not 1 <= first <= last or last - first >= _MOST_TRACED:
+    raise UsageError(f'trace_steps={text[:60]}: give the first and the last step to trace, as '
+                     f'10:12, from 1 on and at most {_MOST_TRACED}.')
+  return first, last
 
 
 def build_timetable(plan: Plan, *, epochs: Optional[float] = None, steps: Optional[int] = None,

@@ -1,6 +1,6 @@
 """Advice for towers that wait fits the settings."""
 
-from towers.training.reporting.input_advice import advise
+from towers.training.reporting.result import advise
 
 
 def test_towers_that_wait_get_advice_that_fits_the_settings(monkeypatch):
