@@ -15,7 +15,6 @@ from towers.data.bad_records import POLICIES
 from towers.models import DATA_FORMATS, MODELS
 from towers.setting import Count, Function, Path, Setting, Text
 from towers.tower.recomputing.segments import parse_recompute
-from towers.update.average_decay import check_decay
 
 
 def _at_least(least):
@@ -28,6 +27,11 @@ def _above_zero(value):
 
 def _share(value):
   return '' if 0 <= value < 1 else 'at least 0 and below 1'
+
+
+def _decay(value):
+  return '' if 0 < value < 1 else (
+      'above 0 and below 1, such as 0.9999; leave it out for no averages')
 
 
 def _depth(value):
@@ -176,7 +180,7 @@ GROUPS = {
                  'its gradient; adamw: taken off the weight', _at_least(0)),
         _program('average_weights', float, None,
                  'decay of moving averages of the weights, to validate and export; as 0.9999',
-                 check_decay),
+                 _decay),
         _command('schedule', str, 'cosine', 'learning rate over the examples seen',
                  ('constant', 'piecewise', 'exponential', 'cosine')),
         _command('warmup_epochs', float, 0.0, 'epochs in which the learning rate rises from 0',

@@ -65,7 +65,7 @@ FIRST = dict(type='worker', index=0)
     (text_of(dict(ps=['a:1'], worker=TWO), **FIRST), 'parameter servers'),
     (text_of(dict(wroker=TWO), **FIRST), 'the job "wroker"'),
     (text_of(dict(worker='a:1'), **FIRST), 'no list of addresses'),
-    (text_of(dict(worker=[1]), **FIRST), 'no list of addresses'),
+    (text_of(dict(worker=[1]), **FIRST), 'the address 1'),
     (text_of(dict(worker=['a', 'b:1']), **FIRST), 'the address "a"'),
     (text_of(dict(worker=['a:x', 'b:1']), **FIRST), 'the address "a:x"'),
     (text_of(dict(worker=['a:70000']), **FIRST), 'must be host:port'),
@@ -76,12 +76,12 @@ FIRST = dict(type='worker', index=0)
     (text_of(dict(worker=TWO)), 'has no task, so that this process cannot know which of the 2'),
     (text_of(dict(worker=TWO), index=0), 'has no task'),
     (text_of(dict(worker=TWO), type='ps', index=0), 'task of type "ps"'),
-    (text_of(dict(worker=TWO), type='worker', index='0'), 'index is "0"'),
-    (text_of(dict(worker=TWO), type='worker', index=True), 'index is true'),
+    (text_of(dict(worker=TWO), type='worker', index='0'), 'worker "0", but names 2'),
+    (text_of(dict(worker=TWO), type='worker', index=True), 'worker true, but names 2'),
     (text_of(dict(worker=TWO), type='worker', index=2),
      'worker 2, but names 2 of them: give an index from 0 to 1'),
     (text_of(dict(worker=TWO), type='worker', index=-1), 'worker -1'),
-    (text_of(dict(worker=TWO), type='chief', index=0), 'chief 0, but names 0'),
+    (text_of(dict(worker=TWO), type='chief', index=0), 'chief 0, but names 0 of them: choose one'),
 ])
 def test_mistakes_are_named_with_an_example(text, words):
   with pytest.raises(UsageError) as caught:

@@ -225,7 +225,7 @@ def test_what_cannot_is_refused_by_name_and_built_by_default(layer, placement, m
 
 
 @pytest.mark.parametrize('function', small.nightly_but(
-    ['find_random_nodes'], ['find_random_nodes', 'import_placed']))
+    ['is_random'], ['is_random', 'import_placed']))
 def test_what_fails_in_cloning_is_built_by_the_model(function, monkeypatch, caplog):
   def fail(*_, **__):
     raise ValueError('a node that\nTensorFlow does not take')

@@ -3,9 +3,9 @@
   TF_CONFIG='{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]},
               "task": {"type": "worker", "index": 1}}'
 
-The same command runs on every machine; only the task differs. A "chief" is the first worker under
-another name; without one, worker 0 is the chief. An "evaluator" takes no part in training. Nothing
-here imports TensorFlow.
+The same command runs on every machine; only the task differs. A "chief" comes before the workers;
+without one, worker 0 is the chief. An "evaluator" measures checkpoints. Nothing here imports
+TensorFlow.
 """
 
 import json
@@ -31,7 +31,7 @@ class Cluster(NamedTuple):
 
   Attributes:
     addresses: 'host:port' of all workers, by rank, the chief's first.
-    is_evaluator: whether this process follows checkpoints instead of training.
+    is_evaluator: whether this process measures checkpoints instead of training.
     is_elastic: whether the launcher may start all again as another number of workers.
   """
   addresses: List[str]
@@ -85,10 +85,8 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster:
     UsageError: TF_CONFIG is no valid cluster; names the part and the fix.
   """
   text = environ.get(VARIABLE, '').strip()
-  if not text:
-    return ALONE
   try:
-    content = parse_json(text)
+    content = parse_json(text or '{}')
   except ValueError as error:
     raise _refusal(f'is no JSON: {error}') from None
   if not isinstance(content, dict):
@@ -97,10 +95,7 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster:
     # As in Estimator, a task or an environment without a cluster is one process.
     return ALONE
   jobs = _check_jobs(content['cluster'])
-  chiefs, workers = jobs.get('chief', []), jobs.get('worker', [])
-  if len(chiefs) > 1:
-    raise _refusal(f'names {len(chiefs)} chiefs, and there can only be one')
-  addresses = chiefs + workers
+  addresses = jobs.get('chief', []) + jobs.get('worker', [])
   if not addresses:
     raise _refusal('names no worker')
   for address in addresses:
@@ -120,35 +115,33 @@ def _check_jobs(cluster: Any) -> Any:
                      'gradients directly; leave "ps" out')
     if job not in _JOBS:
       raise _refusal(f"names the job {_show(job)}: choose from {', '.join(_JOBS)}")
-    is_list = isinstance(addresses, list) and all(isinstance(text, str) for text in addresses)
-    if not is_list:
+    if not isinstance(addresses, list):
       raise _refusal(f'has a job "{job}" that is no list of addresses')
     for address in addresses:
-      match = _ADDRESS.match(address)
+      match = isinstance(address, str) and _ADDRESS.match(address)
       if not match or not 0 < int(match.group(1)) < 65536:
         raise _refusal(f'has the address {_show(address)} for a {job}: it must be host:port')
+  if len(cluster.get('chief', [])) > 1:
+    raise _refusal(f"names {len(cluster['chief'])} chiefs, and there can only be one")
   return cluster
 
 
 def _find_task(task: Any, jobs: Any, addresses: List[str]) -> Cluster:
+  """Returns the cluster with the rank of this process, by its task."""
   if not isinstance(task, dict) or 'type' not in task:
     raise _refusal(f'has no task, so that this process cannot know which of the {len(addresses)} '
                    'workers it is')
-  job, index = task['type'], task.get('index', 0)
-  if job == 'master':  # The chief's name before TensorFlow 1.12.
-    job = 'chief'
+  # A master was the chief's name before TensorFlow 1.12.
+  job = 'chief' if task['type'] == 'master' else task['type']
   if job not in _JOBS:
     raise _refusal(f"has a task of type {_show(job)}: choose from {', '.join(_JOBS)}")
-  if isinstance(index, bool) or not isinstance(index, int):
-    raise _refusal(f'has a task whose index is {_show(index)}, and must be a whole number')
   if job == 'evaluator':
     return Cluster(addresses, is_evaluator=True)
-  count = len(jobs.get(job, []))
-  if not 0 <= index < count:
-    valid = f': give an index from 0 to {count - 1}' if count else ''
-    raise _refusal(f'says that this is {job} {_show(index)}, but names {count} of them{valid}')
-  num_before = len(jobs.get('chief', [])) if job == 'worker' else 0
-  return Cluster(addresses, num_before + index)
+  index, count = task.get('index', 0), len(jobs.get(job, []))
+  if type(index) is not int or not 0 <= index < count:
+    valid = f'give an index from 0 to {count - 1}' if count else 'choose one that is there'
+    raise _refusal(f'says that this is {job} {_show(index)}, but names {count} of them: {valid}')
+  return Cluster(addresses, index + (len(jobs.get('chief', [])) if job == 'worker' else 0))
 
 
 def check_port(cluster: Cluster) -> None:

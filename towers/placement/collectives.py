@@ -4,22 +4,15 @@
   tower 1   logits/biases logits/weights │ hidden/biases hidden/weights   its gradients are ready
             one all-reduce               │ the next                       first
 
-Neighbours are packed, large or small, up to a limit; a gradient that reaches the limit alone is not
-copied. A ring adds up each part of a sum once, in the order of the towers, and passes it on. So all
-towers get the same bits, and the same in every run.
-
-Between several workers, the towers of each add up first, one of them sends the sum, and all get the
-result: the ring then has a member for each worker and not for each tower. The groups take turns on
-the towers' devices.
+A ring adds up each part of a sum once, in the order of the towers, and passes it on: all towers get
+the same bits, and the same in every run. Between several workers, the towers of each add up first,
+and one of them, in turn, takes part in a ring that has a member for each worker:
 
   worker 0   tower 0 ─┐                    ┌─► tower 0
              tower 1 ─┴─► sum ─┐      ┌────┴─► tower 1
-                               ├─ all-reduce
+                               ├─ all-reduce, perhaps of 16 bits
   worker 1   tower 0 ─┐        │      └────┬─► tower 0
              tower 1 ─┴─► sum ─┘           └─► tower 1
-
-What crosses between workers may be rounded to 16 bits, its *wire*: then half as much is sent. The
-towers of a worker add up before that.
 
 TensorFlow matches the collectives of devices and workers by keys, the same in the graphs of all
 workers. A worker's server remembers the group and shape of each key, so keys follow from a hash of
@@ -135,9 +128,6 @@ def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], ki
                wires: Sequence[Optional[DType]] = ()) -> Tuple[List[List[Tensor]], AllReduce]:
   """Sums the tensors of several devices; returns each device's sums, and what was summed.
 
-  With one worker, each sum on the first device waits for the collectives of all devices, so that
-  whatever needs it runs them all: a collective that runs alone hangs.
-
   Args:
     shares: for each device its tensors, of the same static shapes and dtypes on every device.
     devices, kind, pack_bytes: of this worker, 'ring' or 'nccl', and of `plan_packs`.
@@ -148,20 +138,22 @@ def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], ki
   Raises:
     UsageError: a dtype that no all-reduce can sum.
   """
-  for share in shares[0]:
+  first = shares[0]
+  for share in first:
     _check_dtype(share)
-  wires = wires or [None] * len(shares[0])
+  wires = wires or [None] * len(first)
   sizes = [((share.dtype, wire), share.shape.num_elements() * (wire or share.dtype).size)
-           for share, wire in zip(shares[0], wires)]
+           for share, wire in zip(first, wires)]
   packs = plan_packs(sizes, pack_bytes)
-  facts = [(devices[count % len(devices)], wires[indices[0]],
-            [(shares[0][index].dtype, shares[0][index].shape) for index in indices])
-           for count, indices in enumerate(packs)]
+  # Those of several workers take turns on the devices.
+  homes = [devices[count % len(devices)] for count in range(len(packs))]
+  facts = [(home, wires[indices[0]], [(first[index].dtype, first[index].shape)
+                                      for index in indices]) for home, indices in zip(homes, packs)]
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
   group_size = num_workers if num_workers > 1 else len(devices)
 
   keys = _make_keys(len(packs), 'sum', facts, group_size, lowest=_LOWEST_OF_GRADIENTS)
-  for count, (indices, key, (home, wire, _)) in enumerate(zip(packs, keys, facts), 1):
+  for count, (indices, home, key) in enumerate(zip(packs, homes, keys), 1):
     with tf.name_scope(f'all_reduce_{count}'):
       packed = []
       for of_device, device in zip(shares, devices):
@@ -171,8 +163,8 @@ def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], ki
       if num_workers == 1:
         totals = _sum_of_towers(packed, devices, **ring)
       else:
-        totals = [_sum_of_workers(packed, home, wire, **ring)] * len(devices)
-    shapes = [shares[0][index].shape for index in indices]
+        totals = [_sum_of_workers(packed, home, wires[indices[0]], **ring)] * len(devices)
+    shapes = [first[index].shape for index in indices]
     for of_device, total, device in zip(sums, totals, devices):
       with tf.device(device), tf.name_scope(f'split_{count}'):
         total = total if total.device == device else tf.identity(total)
@@ -183,9 +175,20 @@ def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], ki
                          group_size, num_workers, wire=next(filter(None, wires), None))
 
 
+def _sum_of_towers(shares, devices, **ring):
+  """Returns the sum over the devices of the only worker, on each device."""
+  totals = []
+  for share, device in zip(shares, devices):
+    with tf.device(device):
+      totals.append(all_reduce(share, group_key=_TOWERS + len(devices), **ring))
+  # A collective that runs alone hangs: whatever needs one of them runs all.
+  with tf.device(devices[0]), tf.control_dependencies([total.op for total in totals[1:]]):
+    totals[0] = tf.identity(totals[0])
+  return totals
+
+
 def _sum_of_workers(shares, home, wire, **ring):
-  """Returns the sum over the devices of all workers, on `home`, which takes part for this worker's.
-  """
+  """Returns the sum over the devices of all workers, on `home`, which takes part for this one's."""
   with tf.device(home):
     share = add_all(shares)
     sent = share if wire is None else tf.cast(share, wire)
@@ -202,17 +205,6 @@ def meet_towers(devices: Sequence[str], kind: str) -> Operation:
   with tf.name_scope('meet_towers'):
     sums, _ = sum_packed([[tf.zeros([])] for _ in devices], devices=devices, kind=kind)
   return sums[0][0].op
-
-
-def _sum_of_towers(shares, devices, **ring):
-  """Returns the sum over the devices of the only worker, on each device."""
-  totals = []
-  for share, device in zip(shares, devices):
-    with tf.device(device):
-      totals.append(all_reduce(share, group_key=_TOWERS + len(devices), **ring))
-  with tf.device(devices[0]), tf.control_dependencies([total.op for total in totals[1:]]):
-    totals[0] = tf.identity(totals[0])
-  return totals
 
 
 def _code_of(device):

@@ -44,9 +44,10 @@ def plan_alike(tensors: Sequence[Optional[Gradient]], devices: Sequence[str]) ->
   """
   packs: Dict[Any, List[int]] = {}
   for index, (tensor, device) in enumerate(zip(tensors, devices)):
-    if isinstance(tensor, tf.Tensor) and _is_small(tensor):
-      axis, others = _split_shape(tensor.shape)
-      packs.setdefault((device, tensor.dtype, axis, others), []).append(index)
+    if (isinstance(tensor, tf.Tensor) and tensor.shape.ndims
+        and tensor.shape.is_fully_defined() and size_of(tensor) <= _LARGEST_BYTES):
+      kind = (device, tensor.dtype, *_split_shape(tensor.shape))
+      packs.setdefault(kind, []).append(index)
   return [pack for pack in packs.values() if len(pack) > 1]
 
 
@@ -78,16 +79,9 @@ def unpack(packed: Tensor, shapes: Sequence[tf.TensorShape]) -> List[Tensor]:
           for part, shape in zip(parts, shapes)]
 
 
-def sizes_of(values: Sequence[Tensor]) -> List[Tuple[Hashable, int]]:
-  """Returns (dtype, bytes) of tensors of static shapes, for `plan_packs`."""
-  return [(value.dtype, value.shape.num_elements() * value.dtype.size) for value in values]
-
-
-def _is_small(tensor):
-  """Returns whether a tensor is of known shape, no scalar, and small."""
-  if not tensor.shape.ndims or not tensor.shape.is_fully_defined():
-    return False
-  return tensor.shape.num_elements() * tensor.dtype.size <= _LARGEST_BYTES
+def size_of(tensor: Any) -> int:
+  """Returns the bytes of a tensor or variable of static shape."""
+  return tensor.shape.num_elements() * tensor.dtype.base_dtype.size
 
 
 def _find_axis(shapes):

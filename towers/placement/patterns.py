@@ -4,7 +4,7 @@
 """
 
 import re
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional
 
 from towers.base.usage_error import UsageError
 
@@ -34,12 +34,12 @@ def choose(setting: str, pattern: str, names: Iterable[str], *, what: str) -> Li
   return found
 
 
-def list_patterns(given: Sequence[str]) -> List[str]:
+def list_patterns(given: Iterable[str]) -> List[str]:
   """Returns the patterns of a list, or of a string with commas between them as a flag has it."""
   return list(given) if not isinstance(given, str) else given.split(',') if given else []
 
 
-def choose_all(setting: str, patterns: Sequence[str], names: Iterable[str], *,
+def choose_all(setting: str, patterns: Iterable[str], names: Iterable[str], *,
                what: str) -> List[str]:
   """Returns the names that one of several patterns matches, as `choose`."""
   names = list(names)

@@ -1,14 +1,14 @@
 """Randomness that depends on the seed and on names, not on the order in which a graph is built.
 
-TensorFlow seeds a random op by the number of ops before it. With one more op, tower or input mode
-all weights and dropout masks change. Here an initial value depends only on (seed, variable name);
+TensorFlow seeds a random op by the number of ops before it: with one more op, tower or input mode
+all weights and dropout masks change. Here an initial value depends on (seed, variable name) alone;
 for a model's random ops see `towers.tower.drawing.draws`.
 
-A stateless op, such as initializer objects of TensorFlow 2 use, draws by a seed tensor. In an
-initial value this tensor becomes a constant of (seed, name). In a model it stays as it is: a caller
-of `tf.random.stateless_*` decides by it which towers and steps draw alike. No Keras layer draws
-like this in graph mode. Two kinds of random ops cannot be seeded by name, and an error names them:
-those inside of a function, and generators, whose state is a variable that all towers share.
+A stateless op, as of TensorFlow 2's initializers, draws by a seed tensor. In an initial value
+this becomes a constant of (seed, name). In a model it stays as it is: a caller of
+`tf.random.stateless_*` decides by it which towers and steps draw alike. An error names what cannot
+be seeded by name: random ops inside of a function, and generators, whose state is a variable that
+all towers share.
 """
 
 import functools
@@ -88,7 +88,7 @@ def seed_initial_value(value: Tensor, seed: int, name: str,
   Raises:
     UsageError: a generator or a function draws; names the op and the variable.
   """
-  constants: Dict[Any, Any] = {}
+  constants: Dict[Tensor, Tensor] = {}
   for index, op in enumerate(find_random_ops(value)):
     if op in seeded:
       continue
@@ -117,13 +117,8 @@ def _make_constant(op, given, seeds):
     return tf.constant(np.resize(seeds, size), given.dtype, name=op.name + '_seeded')
 
 
-def find_random_nodes(nodes: Iterable[Any]) -> List[Any]:
-  """Returns the nodes that draw by a state of their own."""
-  return [node for node in nodes if _is_random_node(node)]
-
-
 def seed_nodes(nodes: Iterable[Any], *, seed: int, tower: int) -> None:
-  """Gives nodes of `find_random_nodes`, named without their tower's scope, the seeds of `tower`."""
+  """Gives random nodes, named without their tower's scope, the seeds of `tower`."""
   for node in nodes:
     node.attr['seed'].i, node.attr['seed2'].i = tower_seeds(seed, tower, node.op, node.name)
 
@@ -134,12 +129,9 @@ def tower_seeds(seed: int, tower: int, type_: str, name: str) -> Tuple[int, int]
   return name_seeds(seed, f"tower {0 if 'CandidateSampler' in type_ else tower} {name}")
 
 
-def is_random(op: Operation) -> bool:
-  """Returns whether an op draws by a state of its own, which seeds start."""
-  return _is_random_node(op.node_def)
-
-
-def _is_random_node(node):
+def is_random(op: Any) -> bool:
+  """Returns whether an op, or a node of a GraphDef, draws by a state of its own."""
+  node = getattr(op, 'node_def', op)
   if 'deterministic' in node.attr and not node.attr['deterministic'].b:
     return False  # Fractional pooling, whose seeds must be 0.
   return 'seed' in node.attr and 'seed2' in node.attr
@@ -185,12 +177,10 @@ def find_unseedable(op, is_stateless_fine=False):
   """
   if _GENERATOR.match(op.type):
     return f'the op {op.name} of type {op.type}, which takes its numbers from a generator'
-  graph = op.graph
-  if op.type not in _CALLS and not graph._is_function(op.type):
-    return ''
-  for name, node in walk_called(graph, op.node_def):
+  is_call = op.type in _CALLS or op.graph._is_function(op.type)
+  for name, node in walk_called(op.graph, op.node_def) if is_call else ():
     is_stateless = node.op.startswith('Stateless') and node.op not in _CALLS
-    if (_is_random_node(node) or _GENERATOR.match(node.op)
+    if (is_random(node) or _GENERATOR.match(node.op)
         or (is_stateless and not is_stateless_fine)):
       return f'{node.op} in the function {name}, which the op {op.name} calls'
   return ''

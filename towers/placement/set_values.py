@@ -5,11 +5,10 @@
         ▼
   the values of assigned variables ──► tf.py_func ──► initial values, on every tower
 
-A graph's variables have their values in a session. Keras loads a file into a session of its own, so
-that the training session would start from random weights. While the first tower is built, Keras
-therefore gets a session from here. It opens on first use, uses no GPU, and closes when the tower is
-built. The values wait in Python's memory, not in the graph, which must stay below 2 GB. A restored
-checkpoint replaces them like any initial value.
+Keras loads a file into a session of its own, so that the training session would start from random
+weights. So while the first tower is built, Keras gets a session from here. The values wait in
+Python's memory, not in the graph, which must stay below 2 GB. A restored checkpoint replaces them
+like any initial value.
 """
 
 import contextlib
@@ -63,10 +62,6 @@ class _LazySession:
     self.graph = graph
     self._opened: Any = None
 
-  @property
-  def is_open(self):
-    return self._opened is not None
-
   def __getattr__(self, name):
     if self._opened is None:
       # On GPUs it would take all of their memory, so that GPU ops run on the host here. It has
@@ -77,7 +72,7 @@ class _LazySession:
     return getattr(self._opened, name)
 
   def close(self):
-    if self.is_open:
+    if self._opened is not None:
       self._opened.close()
     self._opened = None
 
@@ -106,7 +101,7 @@ def _check_read(variables):
 
 def _find_set_values(session) -> Dict[Variable, Any]:
   """Returns the values of variables that an op other than their initializer sets."""
-  if not session.is_open:
+  if session._opened is None:
     return {}
   for variable in _find_variables():
     # So that Keras initializes them again in its next session.

@@ -1,7 +1,7 @@
 """Variables: one set for all towers, with the device, the name and the initial value of each.
 
 Every variable of a model, made by `tf.get_variable`, `tf.Variable` or a layer, passes a variable
-creator, which decides all of this in one place, so that models need not know:
+creator, which decides all of this in one place:
 
   host        all on the CPU: right where devices reach each other only through it
   first       all on the first tower's device: right for one tower, or fast links
@@ -10,9 +10,7 @@ creator, which decides all of this in one place, so that models need not know:
   replicated  a replica of all weights on every tower's device: no read crosses a link
               (see `replicas`)
 
-`tf.train.replica_device_setter` and its kin look for the op types Variable and VariableV2 and so
-miss resource variables; a creator misses none. A name has no tower in it, so that checkpoints fit
-any number of towers.
+A name has no tower in it, so that checkpoints fit any number of towers.
 """
 
 import contextlib
@@ -21,9 +19,10 @@ import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow_v1 import Operation, Variable, tf
-from towers.base.usage_error import UsageError, check_same_number
+from towers.base.usage_error import UsageError, check_same_number, format_lines
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
+from towers.placement.packing import size_of
 from towers.placement.randomness import find_random_ops, seed_initial_value
 from towers.placement.replicas import make_replica
 
@@ -65,17 +64,18 @@ class VariableStore:
       towers draw the same.
   """
 
-  def __init__(self, devices: Sequence[str], placement: str, seed: int, first_tower: int):
-    """Makes no variable yet; `placement` is any of `PLACEMENTS` but auto."""
+  def __init__(self, devices: Sequence[str], placement: str, seed: int, rank: int):
+    """Makes no variable yet; see `build_variable_store`."""
+    kind = choose_placement(placement, devices).kind
     self.made: Dict[str, Variable] = {}
     self.initial_ops: Set[Operation] = set()
     self.seed = seed
     self.replicas: Dict[int, Dict[str, Variable]] = {
-        tower: {} for tower in range(1, len(devices)) if placement == 'replicated'}
+        tower: {} for tower in range(1, len(devices)) if kind == 'replicated'}
     self.scopes: List[str] = []
-    self.num_towers, self.first_tower = len(devices), first_tower
+    self.num_towers, self.first_tower = len(devices), rank * len(devices)
     self._devices = devices
-    candidates = {'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])
+    candidates = {'host': [HOST], 'balanced': devices}.get(kind, devices[:1])
     self._bytes_on = dict.fromkeys(candidates, 0)
     self._asked: Dict[str, int] = {}
 
@@ -107,12 +107,11 @@ class VariableStore:
       # Keras uses names again, as for the layers of a SavedModel, and TensorFlow makes them unique.
       name = variable.op.name
     self.made[name] = variable
-    self._bytes_on[device] += variable_bytes(variable)
+    self._bytes_on[device] += size_of(variable)
     seed_initial_value(variable.initial_value, self.seed, name, self.initial_ops)
     self._keep_random_ops(variable.initial_value)
 
-    # An untrained variable, such as a moving average, has no replicas: one tower changes it for
-    # all.
+    # Of an untrained variable, such as a moving average: one tower changes it for all.
     if variable.trainable:
       for tower, of_tower in self.replicas.items():
         of_tower[name] = make_replica(next_creator, settings, variable, tower=tower,
@@ -146,8 +145,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   check_devices(devices)
   if placement not in PLACEMENTS:
     raise UsageError(f"variables is {placement!r}: choose one of {', '.join(PLACEMENTS)}.")
-  return VariableStore(devices, choose_placement(placement, devices).kind, seed,
-                       first_tower=rank * len(devices))
+  return VariableStore(devices, placement, seed, rank)
 
 
 def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> None:
@@ -199,11 +197,6 @@ def check_reads(store: VariableStore, instead: Dict[str, Variable], *, scope: st
                          f'that stands in for it: {fix}.')
 
 
-def variable_bytes(variable: Variable) -> int:
-  """Returns the size of a variable's value."""
-  return variable.shape.num_elements() * variable.dtype.base_dtype.size
-
-
 @contextlib.contextmanager
 def naming_missing(*, tower: int) -> Iterator[None]:
   """Makes TensorFlow's error about a variable that tower 0 did not make a UsageError with the fix.
@@ -223,22 +216,17 @@ def naming_missing(*, tower: int) -> Iterator[None]:
 
 
 def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower: int) -> None:
-  """Refuses a tower that made variables of its own instead of sharing tower 0's.
-
-  A Keras layer that is made anew makes new variables under a new name. Then the towers train apart
-  while every number on the screen looks right.
-  """
+  """Refuses a tower that made variables of its own, as a Keras layer that is made anew does."""
   # Any tower may make the step, by the first random op that reads it.
   known = {id(variable) for variable in [*before, tf.train.get_global_step()]}
   own = [variable for variable in after if id(variable) not in known]
   if own:
-    shown = ''.join(f'\n  {variable.name} {variable.shape}, made by the op {variable.op.name}'
-                    for variable in own[:5])
-    more = '\n  …' if len(own) > 5 else ''
+    shown = format_lines([f'{variable.name} {variable.shape}, made by the op {variable.op.name}'
+                          for variable in own])
     raise UsageError(f'Tower {tower} made {len(own)} variables of its own instead of sharing those '
-                     f'of tower 0:{shown}{more}\nMake the layer once, outside of the model '
-                     'function, and call it inside; or make variables with tf.get_variable or '
-                     'tf.Variable, under names that are the same in every tower.')
+                     f'of tower 0:\n{shown}\nMake the layer once, outside of the model function, '
+                     'and call it inside; or make variables with tf.get_variable or tf.Variable, '
+                     'under names that are the same in every tower.')
 
 
 def format_device_table(devices: Sequence[str], variables: Sequence[Variable],
@@ -252,14 +240,10 @@ def format_device_table(devices: Sequence[str], variables: Sequence[Variable],
                     fix='give a role for each device.')
   rows: Dict[str, List[Any]] = {HOST: ['input', 0, 0]}
   for device, role in zip(devices, roles):
-    if device in rows:
-      rows[device][0] += ', ' + role
-    else:
-      rows[device] = [role, 0, 0]
+    rows[device] = [f'{rows[device][0]}, {role}' if device in rows else role, 0, 0]
   for variable in variables:
     row = rows[variable.device]
-    row[1] += 1
-    row[2] += variable_bytes(variable)
+    row[1:] = row[1] + 1, row[2] + size_of(variable)
   width = max(len(role) for role, _, _ in rows.values())
   lines = [f"  {'device':14}  {'role':{width}}  {'variables':>9}  {'bytes':>12}"]
   lines += [f'  {device:14}  {role:{width}}  {count:9}  {size:12,}'

@@ -8,9 +8,9 @@ The step, its counters, its schedule, clipping and decay are those of one big ba
 live beside their variables and are not checkpointed: checkpoints fall between steps.
 """
 
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple
 
-from tensorflow_v1 import Operation, Tensor, Variable, tf
+from tensorflow_v1 import Operation, Variable, tf
 from towers.placement.host import HOST
 from towers.placement.randomness import get_micro_batch_in_step
 from towers.reduce.gradients import ReducedGradients
@@ -18,9 +18,8 @@ from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
 
 class _Sum(NamedTuple):
-  """An accumulator: the op that adds to it, its value afterwards, and its variable."""
+  """An accumulator: the op that adds to it, and its variable."""
   add_op: Operation
-  value: Optional[Tensor]
   variable: Variable
 
 
@@ -77,8 +76,8 @@ class _Accumulators:
       added = total.assign_add(value * tf.cast(weight, value.dtype), read_value=False)
       with tf.control_dependencies([added]):
         summed = total.read_value()
-      self._sums.append(_Sum(summed.op if is_fetched else added, summed, total))
-    return self._sums[-1].value
+    self._sums.append(_Sum(summed.op if is_fetched else added, total))
+    return summed
 
   def add_rows(self, slices, variable, weight, num_examples):
     """Adds up sparse gradients; returns their mean, of the rows that any micro-batch touched."""
@@ -92,7 +91,7 @@ class _Accumulators:
       with tf.control_dependencies([added]):
         indices = tf.reshape(tf.where(tf.greater(touched.read_value(), 0)), [-1])
         values = total.sparse_read(indices) / tf.cast(num_examples, dtype)
-    self._sums += [_Sum(added, None, total), _Sum(added, None, touched)]
+    self._sums += [_Sum(added, total), _Sum(added, touched)]
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
   def build_add(self):

@@ -18,9 +18,9 @@ sum is larger than its largest term.
 """
 
 import functools
-from typing import List, NamedTuple, Tuple
+from typing import Any, Iterator, NamedTuple
 
-from tensorflow_v1 import Gradient, Tensor, Variable, tf
+from tensorflow_v1 import Tensor, Variable, tf
 from towers.placement.collectives import (
     FUSION_BYTES,
     choose_collective,
@@ -156,33 +156,31 @@ def _sum(reduced, workers, sum_all, *, numbers=None, wire=None):
   totals, all_reduce = sum_all(shares, num_workers=workers.num_workers, wires=wires)
 
   with rounding_alike(True):
-    received = [iter(of_tower) for of_tower in totals]
-    total = None if numbers is None else [next(of_tower) for of_tower in received][0]
-    summed: List[List[Tuple[Gradient, Variable]]] = [[] for _ in pairs]
-    for index, (of_variable, stays) in enumerate(zip(slots, stay)):
-      before = [of_tower[index] for of_tower in pairs]
+    # For each tensor that was sent its sums, one for each tower.
+    received: Iterator[Any] = zip(*totals)
+    total = None if numbers is None else next(received)[0]
+    found = []
+    for of_variable, stays, *before in zip(slots, stay, *pairs):
       if stays:
-        found = [gradient for gradient, _ in before]
+        found.append([gradient for gradient, _ in before])
       elif of_variable is None:
-        found = [next(of_tower) for of_tower in received]
+        found.append(next(received))
       else:
-        found = [_read_rows(of_variable, before[0][0], received, devices[0])] * len(pairs)
-      for of_tower, gradient, (_, variable) in zip(summed, found, before):
-        of_tower.append((gradient, variable))
-  row_slots = [of_variable for of_variable in slots if of_variable is not None]
+        with tf.device(devices[0]):
+          sums = [next(received)[0], next(received)[0]] if of_variable.is_known else None
+          found.append([_read_rows(of_variable, before[0][0], sums)] * len(pairs))
+  summed = [[(gradient, variable) for gradient, (_, variable) in zip(of_tower, before)]
+            for of_tower, before in zip(zip(*found), pairs)]
   return reduced._replace(
-      gradients=summed[0], replicas=summed[1:], row_slots=row_slots,
+      gradients=summed[0], replicas=summed[1:], row_slots=list(filter(None, slots)),
       all_reduce=all_reduce._replace(num_gradients=len(slots) - sum(stay),
                                      num_gathered=sum(stay))), total
 
 
-def _read_rows(slots, gradient, received, device):
-  """Returns the sum of a sparse gradient, the same for all towers: their first one's."""
-  with tf.device(device):
-    if not slots.is_known:
-      return slots.read(slots.sum(gradient), gradient)
-    values, indices = [[next(of_tower) for of_tower in received][0] for _ in range(2)]
-    return slots.read(tf.concat([values, indices], 1), gradient)
+def _read_rows(slots, gradient, sums):
+  """Returns the sum of a sparse gradient, of the sums of values and indices where all know both."""
+  total = slots.sum(gradient) if sums is None else tf.concat(sums, 1)
+  return slots.read(total, gradient)
 
 
 def _read_numbers(mean, total, requests, workers):

@@ -6,7 +6,7 @@ from tensorflow_v1 import Operation, tf
 from towers.graph.writes import find_step_writes
 from towers.placement.collectives import FUSION_BYTES, broadcast_value
 from towers.placement.host import HOST
-from towers.placement.packing import pack, plan_packs, sizes_of, unpack
+from towers.placement.packing import pack, plan_packs, size_of, unpack
 from towers.placement.workers import Workers
 from towers.tower.tower import Tower
 
@@ -40,7 +40,8 @@ def _broadcast(variables, workers):
   values = [tf.cast(value, tf.int32) if value.dtype.is_bool else value for value in values]
   is_source = workers.rank == 0
   ops = []
-  for indices in plan_packs(sizes_of(values), FUSION_BYTES):
+  sizes = [(value.dtype, size_of(value)) for value in values]
+  for indices in plan_packs(sizes, FUSION_BYTES):
     received = broadcast_value(pack([values[index] for index in indices]),
                                num_workers=workers.num_workers, is_source=is_source)
     if is_source:

@@ -30,17 +30,14 @@ class ReducedGradients(NamedTuple):
       also puts the next training batch of every tower. Until `divide_by_weights`, losses with
       weights and their gradients are means over the examples of weight times loss.
     gradients: (gradient, variable) of all variables that the loss depends on.
+    without_gradient: the trainable variables that the loss of no tower depends on.
+    partly_without_gradient: those that the loss of some towers does not, where the gradient is 0.
     metrics: a float32 vector on the host, to fetch with the loss: what the towers have summed over
       the examples of the step: the loss first, then as `Tower.sums` and `Tower.weights` of the
       other metrics, and last the number of examples, unless that is an int; None where the model
       returns a loss alone.
-    mean_weight: the mean over the examples of their weights, a float32 scalar; None where losses
-      have none.
-    without_gradient: the trainable variables that the loss does not depend on, in any tower.
-    partly_without_gradient: those in some towers, where the gradient counts as zero; a model that
-      is the same in every tower has none.
-    replicas: for each later tower with replicas of its own the same gradients on its device, with
-      these replicas.
+    mean_weight: the mean over the examples of their weights, a float32 scalar; None without.
+    replicas: for each later tower the same gradients on its device, with its replicas.
     all_reduce: of the gradients of all replicas and workers, or None.
     row_slots: in which several workers share the rows of each sparse gradient.
     votes: of several workers, see `all_reduce`; or None.
@@ -86,6 +83,7 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
   """
   variables = towers[0].variables
   by_variable = list(zip(*[tower.gradients for tower in towers]))
+  # Of what the loss of any tower depends on.
   known = [index for index, shares in enumerate(by_variable)
            if any(share is not None for share in shares)]
   partly = [index for index in known if any(share is None for share in by_variable[index])]
@@ -151,53 +149,44 @@ def scale_gradient(gradient: Gradient, scale: Tensor) -> Gradient:
 def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradients:
   """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
   with tf.name_scope('clip'):
-    merged = _merge_all_rows(reduced)
+    merged = reduced.map_gradients(_merge)
     with tf.device(HOST), rounding_alike(reduced.all_reduce is not None):
-      scale = tf.minimum(max_norm / tf.maximum(_find_norm(merged), 1e-30), 1.0)
+      norm = tf.global_norm([gradient for gradient, _ in merged.gradients])
+      scale = tf.minimum(max_norm / tf.maximum(norm, 1e-30), 1.0)
     return merged.map_gradients(lambda gradient, _: scale_gradient(gradient, scale))
 
 
 def build_gradient_norm(reduced: ReducedGradients) -> Tensor:
   """Returns the global norm of the averaged gradients, a scalar on the host, to fetch or not."""
   with tf.name_scope('gradient_norm'), tf.device(HOST):
-    return _find_norm(_merge_all_rows(reduced))
+    return tf.global_norm([gradient for gradient, _ in reduced.map_gradients(_merge).gradients])
 
 
-def _merge_all_rows(reduced):
-  return reduced.map_gradients(lambda gradient, _: merge_rows(gradient)
-                               if isinstance(gradient, tf.IndexedSlices) else gradient)
-
-
-def _find_norm(reduced):
-  return tf.global_norm([gradient for gradient, _ in reduced.gradients])
+def _merge(gradient, _):
+  return merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _sum_shared(by_variable, variables, towers):
   """Returns for each variable the sum of the towers' shares of its gradient, on its device."""
-  sums = [None] * len(variables)
-  if len(towers) > 1:
-    for indices in plan_alike(_find_dense(by_variable),
-                              [variable.device for variable in variables]):
-      packs = []
-      for tower, shares in zip(towers, zip(*[by_variable[index] for index in indices])):
-        with tf.device(tower.device):
-          packs.append(pack(shares))
-      shapes = [by_variable[index][0].shape for index in indices]
-      with tf.device(variables[indices[0]].device):
-        for index, total in zip(indices, unpack(add_all(packs), shapes)):
-          sums[index] = total
+  sums: List[Any] = [None] * len(variables)
+  dense: List[Any] = [shares[0] if all(isinstance(share, tf.Tensor) for share in shares) else None
+           for shares in by_variable]
+  devices = [variable.device for variable in variables]
+  for indices in plan_alike(dense, devices) if len(towers) > 1 else ():
+    packs = []
+    for tower, shares in zip(towers, zip(*[by_variable[index] for index in indices])):
+      with tf.device(tower.device):
+        packs.append(pack(shares))
+    with tf.device(devices[indices[0]]):
+      totals = unpack(add_all(packs), [dense[index].shape for index in indices])
+    for index, total in zip(indices, totals):
+      sums[index] = total
   for index, (shares, variable) in enumerate(zip(by_variable, variables)):
     if sums[index] is None:
       with tf.device(variable.device):
         # A tower whose loss does not depend on a variable has a gradient of zero.
         sums[index] = _sum_shares([share for share in shares if share is not None])
   return sums
-
-
-def _find_dense(by_variable):
-  """Returns each variable's gradient in the first tower, None if any tower's is not dense."""
-  return [shares[0] if all(isinstance(share, tf.Tensor) for share in shares) else None
-          for shares in by_variable]
 
 
 def _find_shares(towers, known):

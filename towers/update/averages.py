@@ -23,7 +23,6 @@ from towers.base.usage_error import UsageError
 from towers.data.digest import DATA_TENSOR
 from towers.input.order import CARRY_TENSOR, ORDER_TENSOR
 from towers.placement.host import HOST
-from towers.update.average_decay import check_decay
 
 # Of a checkpoint with averages, holds their decay: a model may have averages of its own by the same
 # names, which validation does not use.
@@ -88,10 +87,9 @@ def build_averages(decay: float) -> Averages:
   and Juditsky (1992), with exponential weights: averages look back over some 1 / (1 - decay) steps.
 
   Raises:
-    UsageError: another decay, weights of 16 bits, which small shares never move, or a model that
+    UsageError: weights of 16 bits, which small shares never move, or a model that
       has a variable by the name of an average.
   """
-  check_decay(decay)
   weights = {variable.op.name: variable for variable in tf.trainable_variables()}
   _check_weights(weights)
   averages: Dict[str, Variable] = {}

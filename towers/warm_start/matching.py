@@ -5,19 +5,7 @@
   variables that nothing starts: new, or under `reinit`
 """
 
-from typing import (
-  Any,
-  Callable,
-  Dict,
-  Iterable,
-  List,
-  Mapping,
-  NamedTuple,
-  Optional,
-  Sequence,
-  Tuple,
-  Union,
-)
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -35,7 +23,7 @@ class InitFrom(NamedTuple):
   """Where the initial weights come from, see `init_from`."""
   path: str
   names: Names = None
-  reinit: Sequence[str] = ()
+  reinit: Iterable[str] = ()
 
 
 class Matches(NamedTuple):
@@ -62,7 +50,7 @@ class Matches(NamedTuple):
                      for kind, names in rows)
 
 
-def init_from(path: str, *, names: Names = None, reinit: Sequence[str] = ()) -> InitFrom:
+def init_from(path: str, *, names: Names = None, reinit: Iterable[str] = ()) -> InitFrom:
   """Returns where a program's initial weights come from, for `towers.Program(init_from=…)`.
 
   Args:
@@ -88,50 +76,48 @@ def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str
   Both are by name, each with `shape` and `dtype`.
 
   Raises:
-    UsageError: a pattern that matches nothing, two tensors for one variable, a shape or dtype that
+    UsageError: a pattern that leads to nothing, two tensors for one variable, a shape or dtype that
       differs, or no match at all.
   """
-  anew = dict.fromkeys(
-      choose_all('reinit', settings.reinit, variables, what='variable of the model'), True)
+  anew = dict.fromkeys(choose_all('reinit', settings.reinit, variables,
+                                  what='variable of the model'))
   found = _find_sources(settings, tensors, variables)
-  source: Dict[str, str] = {}
-  differ: List[str] = []
-  for name, given in found.items():
-    if _fits(tensors[given], variables[name]):
-      if name not in anew:
-        source[name] = given
-    else:
-      differ.append(f'{name} {_describe(tensors[given])} in the file, '
-                    f'{_describe(variables[name])} in the program')
-  refused = [line for line in differ if line.split(' ')[0] not in anew]
+  differ = {name: f'{name} {_describe(tensors[given])} in the file, '
+                  f'{_describe(variables[name])} in the program'
+            for name, given in found.items() if not _fits(tensors[given], variables[name])}
+  refused = [name for name in differ if name not in anew]
   if refused:
-    first = refused[0].split(' ')[0]
     raise UsageError(
-        f'init_from={settings.path} does not fit the program:\n{format_lines(refused)}\n'
-        f"Let these variables start anew, as reinit={first.rsplit('/', 1)[0]}, or build "
+        f'init_from={settings.path} does not fit the program:\n'
+        f'{format_lines([differ[name] for name in refused])}\n'
+        f"Let these variables start anew, as reinit={refused[0].rsplit('/', 1)[0]}, or build "
         'the model that the file is of.')
+  source = {name: given for name, given in found.items()
+            if name not in differ and name not in anew}
   if not source:
     raise UsageError(f'init_from={settings.path} starts no variable: the file has '
                      f'{shorten(tensors)}, and the program {shorten(variables)}. Map the names, as '
                      'init_map=resnet/=model/.')
   used = set(found.values())
   return Matches(source, [name for name in variables if name not in found and name not in anew],
-                 list(anew), [name for name in tensors if name not in used], differ)
+                 list(anew), [name for name in tensors if name not in used], list(differ.values()))
 
 
 def _find_sources(settings, tensors, variables) -> Dict[str, str]:
   """Returns for each variable the tensor of its name; one that is renamed comes first."""
   renamed = rename(settings.names, tensors, setting='init_map', path=settings.path)
-  _check_used(settings, renamed, variables)
+  for pattern, new in settings.names.items() if isinstance(settings.names, Mapping) else ():
+    given = [new_name for new_name, rule in renamed.values() if rule == pattern]
+    if new is not None and not set(given) & set(variables):
+      raise UsageError(f'init_map={pattern}={new} makes {shorten(given)}, and the program has no '
+                       f'such variable: there are {shorten(variables)}.')
   found: Dict[str, str] = {}
   for name, (new_name, rule) in renamed.items():
-    if new_name not in variables:
-      continue
     other = found.get(new_name)
     if other is not None and (rule is None) == (renamed[other][1] is None):
       raise UsageError(f'init_map gives {new_name} two tensors of {settings.path}: {other} and '
                        f'{name}. Let each tensor have a name of its own.')
-    if other is None or rule is not None:
+    if new_name in variables and (other is None or rule is not None):
       found[new_name] = name
   return {name: found[name] for name in variables if name in found}
 
@@ -145,14 +131,13 @@ def rename(names: Names, tensors: Iterable[str], *, setting: str, path: str
   Raises:
     UsageError: a pattern is no regular expression, or matches nothing.
   """
-  if names is None:
-    return {name: (name, None) for name in tensors}
   if callable(names):
     given = {name: names(name) for name in tensors}
     return {name: (new_name, None if new_name == name else '') for name, new_name in given.items()
             if new_name is not None}
+  rules = [(pattern, compile_pattern(setting, pattern), new)
+           for pattern, new in (names or {}).items()]
   renamed, used = {}, set()
-  rules = [(pattern, compile_pattern(setting, pattern), new) for pattern, new in names.items()]
   for name in tensors:
     matches = [(pattern, new, compiled.match(name)) for pattern, compiled, new in rules]
     pattern, new, matched = next((rule for rule in matches if rule[2]), (None, '', None))
@@ -163,21 +148,12 @@ def rename(names: Names, tensors: Iterable[str], *, setting: str, path: str
       raise UsageError(f'{setting}={pattern}={new}: {error}.') from None
     if new is not None:
       renamed[name] = (beginning + name[matched.end() if matched else 0:], pattern)
-  for pattern, new in names.items():
+  for pattern, _, new in rules:
     if pattern not in used:
       raise UsageError(f'{setting}={pattern}={new} matches no tensor of {path}: there are '
                        f'{shorten(tensors)}. A pattern is matched with the beginning of a name, '
                        'and the first that matches counts.')
   return renamed
-
-
-def _check_used(settings, renamed, variables):
-  """Refuses a pattern of names that leads to no variable."""
-  for pattern, new in settings.names.items() if isinstance(settings.names, Mapping) else ():
-    given = [new_name for new_name, rule in renamed.values() if rule == pattern]
-    if new is not None and not set(given) & set(variables):
-      raise UsageError(f'init_map={pattern}={new} makes {shorten(given)}, and the program has no '
-                       f'such variable: there are {shorten(variables)}.')
 
 
 def _fits(tensor, variable) -> bool:

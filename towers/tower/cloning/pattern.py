@@ -22,7 +22,7 @@ from tensorflow_v1 import import_placed, tf
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.packing import pack, plan_alike, unpack
-from towers.placement.randomness import find_random_nodes, seed_nodes
+from towers.placement.randomness import is_random, seed_nodes
 from towers.placement.variables import VariableStore
 from towers.tower.cloning.check import check_free, check_scope, check_state, find_scopes
 from towers.tower.cloning.names import get_op_name
@@ -114,7 +114,7 @@ class Pattern:
       seed_nodes([seeded], seed=self._store.seed, tower=self._store.first_tower + index)
       return seeded == node
 
-    seeded = [node for node in find_random_nodes(self._graph.definition.node) if holds_seeds(node)]
+    seeded = [node for node in self._graph.definition.node if is_random(node) and holds_seeds(node)]
     for node in seeded:
       if '/' + self._tower.scope in node.name:
         raise UsageError(f'The random op {self._tower.scope}{node.name} of the model has the scope '

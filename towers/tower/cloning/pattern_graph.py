@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Sequence, Set
 
 from tensorflow_v1 import tf
 from towers.input.batch import Batch
-from towers.placement.randomness import find_random_nodes
+from towers.placement.randomness import is_random
 from towers.tower.cloning.names import Names, get_op_name
 from towers.tower.cloning.row_shapes import RowShapes
 
@@ -30,7 +30,7 @@ class PatternGraph:
     self._nodes = nodes
     self._inside = {node.name for node in nodes}
     self._row_shapes = RowShapes(batch, nodes, whole)
-    self._random = {node.name for node in find_random_nodes(nodes)}
+    self._random = {node.name for node in nodes if is_random(node)}
     self._of_batch = {group[len(b'loc:@'):].decode() for tensor in batch.flatten()
                       if isinstance(tensor, tf.Tensor) for group in tensor.op.colocation_groups()}
     self._merged: Dict[bytes, str] = {}
