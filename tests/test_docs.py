@@ -271,7 +271,7 @@ def test_every_flag_and_file_in_the_docs_exists():
   flags = ''.join(map(help_of, PROGRAMS)) + '--help --helpshort --version'
   for name in DOCS:
     text = read(name)
-    own = re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)
+    own = re.sub(r'`?(?:pip|tensorboard|kubectl|python -m pdoc) [^`\n]*', '', text)
     for flag in re.findall(r'--(\w+)', own):
       assert f'--{flag}' in flags, f'{name}: --{flag}'
     for module in re.findall(r'python -m ((?:towers|examples|benchmarks|tests)[\w.]*\w)', text):

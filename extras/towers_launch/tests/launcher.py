@@ -20,6 +20,7 @@ def wait_for(name):
 def wait_for_all(count):
   while len(open(os.path.join(os.environ['NOTES'], 'starts')).read().split('\\n')[:-1]) % count:
     time.sleep(0.01)
+note('tf_configs', os.environ['TF_CONFIG'])
 note('starts', worker)
 '''
 # An hour, as far as tests are concerned.

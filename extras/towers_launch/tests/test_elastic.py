@@ -63,19 +63,9 @@ def test_a_worker_that_is_lost_again_soon_is_left_out_twice_as_long_and_others_d
   assert lose(1, 3) == 10
   roster.begin()
   assert not roster.was_lost(0) and roster.was_lost(1)
-
-
-def test_more_take_part_at_most_once_in_the_time():
-  now = [0.0]
-  roster = Roster(plan_members(3), min_workers=1, retry_seconds=10, clock=lambda: now[0])
-  roster.begin()
-  roster.lose([2])
-  now[0] = 9.0
-  roster.begin()
-  roster.lose([1])
-  now[0] = 9.5
-  roster.begin()
-  assert roster.seconds_until_more() == 10  # Of this round, though one could return after 0.5 s.
+  # Two rounds of which the second only adds workers are as far apart.
+  now[0] += 9
+  assert lose(0, 0) == 10
 
 
 # Rounds are told apart by their addresses; each worker notes its round, rank and GPUs.
@@ -139,29 +129,37 @@ if count == 2:
   assert said[-1] == 'launch: goes on with 3 of 3 workers from the last checkpoint'
 
 
-def test_a_worker_that_the_others_miss_is_the_lost_one(start):
-  launcher = start(ROUND + f'''
+FAILS_ONCE = DEAF_ROUND + """
+if is_first('done %%d' %% worker):
+  sys.exit(%d)
+"""
+
+
+@pytest.mark.nightly(but=['the others miss it', 'all fail', 'too few are left'])
+@pytest.mark.parametrize('child, workers, expected, last', [
+    (ROUND + f"""
 if count == 3 and worker != 1:
   sys.exit(75)
 if count == 3:
   {SLEEP}
-''', '--workers=3', '--min_workers=2', '--gpus_per_worker=1', environment=GPUS)
-  assert launcher.end() == 0
-  assert rounds(launcher) == [['3', '4', '5'], ['3', '5']]
-
-
-@pytest.mark.parametrize('child', [
+""", 3, ['345', '35'], 'restart 1 of 3: goes on with 2 of 3 workers from the last checkpoint, and '
+     'tries for more after 60 s or SIGUSR1'),
     # All fail, or leave on a request from elsewhere: no worker is to blame.
-    'sys.exit(3)', pytest.param('sys.exit(143)', marks=pytest.mark.nightly),
-    pytest.param('sys.exit(75)', marks=pytest.mark.nightly)])
-def test_if_no_worker_is_to_blame_none_is_left_out(child, start):
-  launcher = start(DEAF_ROUND + f'''
-if is_first('done %d' % worker):
-  {child}
-''', '--workers=2', '--min_workers=1')
+    *((FAILS_ONCE % code, 2, ['34', '34'], 'restart 1 of 3 in 1 s') for code in (3, 143, 75)),
+    # The one that was lost first takes part again.
+    (ROUND + f"""
+if worker == 0 and (count == 2 and is_first('first') or count == 1 and is_first('second')):
+  os.kill(os.getpid(), signal.SIGKILL)
+if count == 2:
+  {SLEEP}
+""", 2, ['34', '4', '3'], 'restart 2 of 3 in 2 s')],
+    ids=['the others miss it', 'all fail', 'all leave', 'all miss another', 'too few are left'])
+def test_the_lost_worker_is_left_out_if_there_is_one(child, workers, expected, last, start):
+  launcher = start(child, f'--workers={workers}', f'--min_workers={workers - 1}',
+                   '--gpus_per_worker=1', environment=GPUS)
   assert launcher.end() == 0
-  assert [len(ranks) for ranks in rounds(launcher)] == [2, 2]
-  assert launcher.said()[-1] == 'launch: restart 1 of 3 in 1 s'
+  assert rounds(launcher) == list(map(list, expected))
+  assert launcher.said()[-1] == f'launch: {last}'
 
 
 @pytest.mark.nightly
@@ -182,15 +180,3 @@ if os.environ['CUDA_VISIBLE_DEVICES'] == '4':
   launcher = start(child, '--workers=3', '--min_workers=2', '--gpus_per_worker=1',
                    environment=GPUS)
   assert launcher.end() == 2 and [len(ranks) for ranks in rounds(launcher)] == [3]
-
-
-def test_too_few_that_are_left_start_again_with_the_one_that_was_lost_first(start):
-  launcher = start(ROUND + f'''
-if worker == 0 and (count == 2 and is_first('first') or count == 1 and is_first('second')):
-  os.kill(os.getpid(), signal.SIGKILL)
-if count == 2:
-  {SLEEP}
-''', '--workers=2', '--min_workers=1', '--gpus_per_worker=1', environment=GPUS)
-  assert launcher.end() == 0
-  assert rounds(launcher) == [['3', '4'], ['4'], ['3']]
-  assert launcher.said()[-1] == 'launch: restart 2 of 3 in 2 s'

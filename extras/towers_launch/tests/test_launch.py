@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import NamedTuple, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -92,18 +93,6 @@ def test_tags_have_colours_on_a_terminal_unless_no_color_is_set(start, no_color)
                   {'\x1b[36mworker 0 | \x1b[0m', '\x1b[33mworker 1 | \x1b[0m'})
 
 
-def test_every_process_gets_its_rank_and_all_addresses(start):
-  launcher = start('note("tf_configs", os.environ["TF_CONFIG"])', '--workers=3', '--evaluator')
-  assert launcher.end() == 0
-  tf_configs = [json.loads(line) for line in launcher.notes('tf_configs')]
-  tasks = sorted((config['task']['type'], config['task']['index']) for config in tf_configs)
-  assert tasks == [('evaluator', 0), ('worker', 0), ('worker', 1), ('worker', 2)]
-  cluster = tf_configs[0]['cluster']
-  assert all(config['cluster'] == cluster for config in tf_configs)
-  hosts, ports = zip(*(address.split(':') for address in cluster['worker']))
-  assert set(hosts) == {'127.0.0.1'} and len(set(ports)) == 3
-
-
 def test_ports_are_distinct_and_free():
   with socket.socket() as taken:
     for _ in range(20):
@@ -121,108 +110,153 @@ def test_ports_are_distinct_and_free():
         launch_ports.find_free_ports(1)
 
 
-@pytest.mark.nightly(but='os.kill(os.getpid(), signal.SIGKILL)-137-worker 1 was killed by SIGKILL')
-@pytest.mark.parametrize('end, code, sentence', [
-    ('os.kill(os.getpid(), signal.SIGKILL)', 137, 'worker 1 was killed by SIGKILL'),
-    ('os.kill(os.getpid(), signal.SIGRTMIN + 1)', 128 + signal.SIGRTMIN + 1,
-     f'worker 1 was killed by signal {signal.SIGRTMIN + 1}'),
-    ('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
-])
-def test_a_worker_that_fails_ends_all_and_is_named(start, end, code, sentence):
-  launcher = start(f'''
-if worker == 1:
-  wait_for('asleep')
-  {end}
-note('asleep')
-''' + SLEEP, '--workers=3', '--evaluator', '--restarts=0')
-  assert launcher.end() == code
-  said = launcher.said()
-  assert said[0] == f'launch: {sentence}'
-  assert {f'launch: {name} was killed by SIGTERM'
-          for name in ('worker 0', 'worker 2', 'evaluator')} < set(said)
-  assert said[-1] == f'launch: error: {sentence}; restarts: 0 of 0.'
+class Case(NamedTuple):
+  """What children do, and what becomes of them."""
+  child: str
+  flags: str
+  code: int  # Of the launcher.
+  said: Sequence[str]  # Lines of the launcher, the last of which is its last.
+  rounds: int = 1
 
 
-@pytest.mark.parametrize('late, code, named', [
-    ('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
-    ('sys.exit(75)', 75, 'worker 0 ended with exit code 75')])
-def test_a_worker_that_leaves_since_another_is_gone_is_not_the_cause(start, late, code, named):
-  launcher = start(f'''
+GONE = '''
+wait_for_all(3)
 if worker == 0:
   note('gone')
   sys.exit(75)
 if worker == 1:
   wait_for('gone')
   time.sleep(0.3)
-  {late}
-''' + SLEEP, '--workers=3', '--restarts=0')
-  assert launcher.end() == code
-  assert launcher.said()[-1] == f'launch: error: {named}; restarts: 0 of 0.'
-
-
-@pytest.mark.parametrize('flags', [
-    ['--restarts=0'], pytest.param(['--min_workers=1'], marks=pytest.mark.nightly)])
-def test_a_worker_that_asks_for_a_start_again_is_no_failure(start, flags):
-  launcher = start('''
+  sys.exit(%d)
+''' + SLEEP
+ASKS = '''
 wait_for_all(3)
+if worker == 1 and len(open(os.path.join(os.environ['NOTES'], 'starts')).readlines()) == 3:
+  sys.exit(76)
 if len(open(os.path.join(os.environ['NOTES'], 'starts')).readlines()) == 3:
-  if worker == 1:
-    sys.exit(76)
   time.sleep(3600)
-''', '--workers=3', *flags)
-  assert launcher.end() == 0
-  assert sorted(launcher.notes('starts')) == ['0', '0', '1', '1', '2', '2']
-  said = launcher.said()
-  assert 'launch: worker 1 has no memory for its share; all start again with smaller ones' in said
-  assert said[-1] == 'launch: goes on with 3 of 3 workers from the last checkpoint'
+'''
+ASKED = ['worker 1 has no memory for its share; all start again with smaller ones',
+         'goes on with 3 of 3 workers from the last checkpoint']
 
 
-def test_all_start_again_on_other_ports_as_often_as_asked_for(start):
-  launcher = start('''
-note('tf_configs', os.environ['TF_CONFIG'])
-wait_for_all(2)
+def ends(how, sentence, code):
+  """Worker 1 of three ends when the others and the evaluator are there."""
+  return Case(
+      f'wait_for_all(4)\nif worker == 1:\n  {how}\n' + SLEEP,
+      '--workers=3 --evaluator --restarts=0', code, [
+          f'worker 1 {sentence}', 'worker 0 was killed by SIGTERM',
+          'evaluator was killed by SIGTERM', f'error: worker 1 {sentence}; restarts: 0 of 0.'])
+
+
+CASES = {
+    'killed': ends('os.kill(os.getpid(), signal.SIGKILL)', 'was killed by SIGKILL', 137),
+    'unnamed signal': ends('os.kill(os.getpid(), signal.SIGRTMIN + 1)',
+                           f'was killed by signal {signal.SIGRTMIN + 1}', 129 + signal.SIGRTMIN),
+    'code': ends('sys.exit(3)', 'ended with exit code 3', 3),
+    'the cause comes later': Case(GONE % 3, '--workers=3 --restarts=0', 3, [
+        'error: worker 1 ended with exit code 3; restarts: 0 of 0.']),
+    'no cause comes': Case(GONE % 75, '--workers=3 --restarts=0', 75, [
+        'error: worker 0 ended with exit code 75; restarts: 0 of 0.']),
+    'asks for a start again': Case(ASKS, '--workers=3 --restarts=0', 0, ASKED, rounds=2),
+    'asks for a start again, elastic': Case(ASKS, '--workers=3 --min_workers=1', 0, ASKED, 2),
+    'restarts': Case('wait_for_all(3)\nif worker == 1:\n  sys.exit(3)\n' + SLEEP,
+                     '--workers=2 --evaluator --restarts=2', 3, [
+                         'restart 1 of 2 in 1 s', 'restart 2 of 2 in 2 s',
+                         'error: worker 1 ended with exit code 3; restarts: 2 of 2.'], rounds=3),
+    'mistake': Case('wait_for_all(2)\nif worker == 1:\n  sys.exit(2)\n' + SLEEP,
+                    '--workers=2 --restarts=3', 2, [
+                        'error: worker 1 ended with exit code 2; a mistake to correct, which no '
+                        'restart mends.']),
+    'ignores SIGTERM': Case('''
 if worker == 1:
+  wait_for('ready')
   sys.exit(3)
-''' + SLEEP, '--workers=2', '--restarts=2')
-  assert launcher.end() == 3
-  assert sorted(launcher.notes('starts')) == ['0'] * 3 + ['1'] * 3
-  assert [line for line in launcher.said() if ' in ' in line] == [
-      'launch: restart 1 of 2 in 1 s', 'launch: restart 2 of 2 in 2 s']
-  assert launcher.said()[-1] == 'launch: error: worker 1 ended with exit code 3; restarts: 2 of 2.'
-  ports = {tuple(json.loads(line)['cluster']['worker']) for line in launcher.notes('tf_configs')}
-  assert len(ports) == 3
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+note('ready')
+''' + SLEEP, '--workers=2 --restarts=0 --grace_seconds=0.3', 3, [
+    'worker 0 has not ended within 0.3 s of SIGTERM, and is killed',
+    'error: worker 1 ended with exit code 3; restarts: 0 of 0.']),
+    'the evaluator ends last': Case('''
+if worker == 'evaluator':
+  wait_for('trained')
+  time.sleep(0.5)
+note('trained')
+''', '--workers=2 --evaluator', 0, ['the workers are done; waiting for the evaluator, which ends '
+                                     'by itself after the last checkpoint']),
+    'the evaluator fails': Case('''
+if worker == 'evaluator':
+  note('failed')
+  sys.exit(4)
+wait_for('failed')
+time.sleep(0.5)
+''', '--workers=2 --evaluator', 4, [
+    'evaluator ended with exit code 4',
+    'error: evaluator ended with exit code 4; the workers are done.'])}
 
 
-def test_a_mistake_is_not_restarted(start):
-  launcher = start(f'wait_for_all(2)\nsys.exit(2) if worker == 1 else {SLEEP}', '--workers=2',
-                   '--restarts=3')
-  assert launcher.end() == 2
-  assert len(launcher.notes('starts')) == 2
-  assert launcher.said()[-1] == ('launch: error: worker 1 ended with exit code 2; a mistake to '
-                                 'correct, which no restart mends.')
+NIGHTLY = ('unnamed signal', 'code', 'asks for a start again, elastic')
+
+
+@pytest.mark.nightly(but=[name for name in CASES if name not in NIGHTLY])
+@pytest.mark.parametrize('case', CASES.values(), ids=CASES)
+def test_how_children_end_decides_what_the_launcher_does(case, start):
+  launcher = start(case.child, *case.flags.split())
+  assert launcher.end() == case.code
+  said = [line[len('launch: '):] for line in launcher.said()]
+  assert set(case.said) <= set(said) and case.said[-1] == said[-1]
+  # Every round starts all, on other ports.
+  num_workers = int(re.search(r'--workers=(\d)', case.flags)[1])
+  tasks = [('worker', rank) for rank in range(num_workers)]
+  tasks += [('evaluator', 0)] * ('--evaluator' in case.flags)
+  rounds = {}
+  for config in map(json.loads, launcher.notes('tf_configs')):
+    rounds.setdefault(tuple(config['cluster']['worker']), []).append(
+        (config['task']['type'], config['task']['index']))
+  assert [sorted(started) for started in rounds.values()] == [sorted(tasks)] * case.rounds
+  for addresses in rounds:
+    assert len(set(addresses)) == num_workers
+    assert {address.split(':')[0] for address in addresses} == {'127.0.0.1'}
 
 
 # Notes each signal, and leaves half a second after the first one.
 PATIENT = '''
-signal.signal(signal.SIGTERM, lambda number, _: note('signals', number))
-signal.signal(signal.SIGINT, lambda number, _: note('signals', number))
-signal.signal(signal.SIGHUP, lambda number, _: note('signals', number))
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+  signal.signal(number, lambda number, _: note('signals', number))
 note('ready')
 signal.pause()
 time.sleep(0.5)
 note('left')
+sys.exit(7)
 '''
+STUBBORN = 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnote("ready")\n' + SLEEP
+FAILS = 'if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n'
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_is_forwarded_once_and_all_leave_by_themselves(start, number):
-  launcher = start(PATIENT + f'sys.exit(128 + {number})', '--workers=2', '--evaluator',
-                   '--restarts=3', '--grace_seconds=0')
-  launcher.wait_for('ready', 3)
-  launcher.process.send_signal(number)
-  assert launcher.end() == 128 + number
-  assert launcher.notes('signals') == [str(int(number))] * 3
-  assert len(launcher.notes('left')) == 3 and len(launcher.notes('starts')) == 3
+@pytest.mark.parametrize('child, flags, until, sent, received, left', [
+    *((PATIENT, ['--evaluator', '--grace_seconds=0'], ('ready', 3), [number], [number] * 3, 3)
+      for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+    # While all are leaving they do not get a second one.
+    (FAILS + PATIENT, [], ('signals', 1), [signal.SIGTERM], [signal.SIGTERM], 1),
+    # In the pause before a restart.
+    ('wait_for_all(2)\nnote("end")\nsys.exit(3)', [], ('end', 1), [signal.SIGTERM], [], 0),
+    # A second one kills all.
+    (STUBBORN, [], ('ready', 2), [signal.SIGTERM, signal.SIGINT], [], 0)],
+    ids=['SIGTERM', 'SIGINT', 'SIGHUP', 'while leaving', 'in a pause', 'twice'])
+def test_a_signal_reaches_each_once_and_nothing_starts_again(
+    child, flags, until, sent, received, left, start):
+  launcher = start(child, '--workers=2', '--restarts=3', *flags)
+  launcher.wait_for(*until)
+  for number in sent:
+    time.sleep(0.2)
+    assert launcher.process.poll() is None
+    launcher.process.send_signal(number)
+  assert launcher.end() == 128 + sent[0]
+  assert launcher.notes('signals') == [str(int(number)) for number in received]
+  assert len(launcher.notes('left')) == left
+  assert len(launcher.notes('tf_configs')) == 2 + ('--evaluator' in flags)
+  if len(sent) > 1:
+    assert 'launch: SIGINT: all are killed' in launcher.said()
 
 
 @pytest.mark.parametrize('streams', ['>/dev/full 2>&1', '>&- 2>&-'])
@@ -234,49 +268,6 @@ def test_workers_end_well_though_the_launcher_can_write_nothing(streams, tmp_pat
   done = subprocess.run(['sh', '-c', f'exec "$0" "$@" {streams}', *command], cwd=ROOT, timeout=60,
                         env=clean_environment(NOTES=str(tmp_path)))
   assert done.returncode == 0 and (tmp_path / 'end').read_text() == '\n\n'
-
-
-def test_a_signal_while_all_are_leaving_is_not_sent_again_and_nothing_starts_again(start):
-  launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + PATIENT,
-                   '--workers=2', '--restarts=3')
-  launcher.wait_for('signals')
-  launcher.process.send_signal(signal.SIGTERM)
-  assert launcher.end() == 143
-  assert launcher.notes('signals') == ['15'] and launcher.notes('left')
-  assert len(launcher.notes('starts')) == 2
-
-
-def test_a_signal_in_the_pause_before_a_restart_ends_it(start):
-  launcher = start('note("end")\nsys.exit(3)', '--workers=1', '--restarts=3')
-  launcher.wait_for('end')
-  time.sleep(0.3)
-  launcher.process.send_signal(signal.SIGTERM)
-  assert launcher.end() == 143 and launcher.notes('starts') == ['0']
-
-
-STUBBORN = '''
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-note('ready')
-'''
-
-
-def test_a_second_signal_kills_all_at_once(start):
-  launcher = start(STUBBORN + SLEEP, '--workers=2')
-  launcher.wait_for('ready', 2)
-  launcher.process.send_signal(signal.SIGTERM)
-  time.sleep(0.3)
-  assert launcher.process.poll() is None
-  launcher.process.send_signal(signal.SIGINT)
-  assert launcher.end() == 143
-  assert 'launch: SIGINT: all are killed' in launcher.said()
-  assert 'launch: worker 0 was killed by SIGKILL' in launcher.said()
-
-
-def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(start):
-  launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + STUBBORN + SLEEP,
-                   '--workers=2', '--restarts=0', '--grace_seconds=0.3')
-  assert launcher.end() == 3
-  assert 'launch: worker 0 has not ended within 0.3 s of SIGTERM, and is killed' in launcher.said()
 
 
 def test_a_stopped_worker_handles_sigterm(start):
@@ -353,119 +344,81 @@ def test_groups_that_have_ended_are_not_killed():
   assert follow(['+12\n', '+13\n', '-12\n', '+14\n']) == {13, 14}
 
 
-def test_the_evaluator_ends_after_the_workers(start):
-  launcher = start('''
-if worker == 'evaluator':
-  wait_for('0')
-  wait_for('1')
-  time.sleep(0.5)
-note(str(worker))
-''', '--workers=2', '--evaluator')
-  assert launcher.end() == 0 and launcher.notes('evaluator')
-  assert launcher.said() == ['launch: the workers are done; waiting for the evaluator, which ends '
-                             'by itself after the last checkpoint']
-
-
-def test_an_evaluator_that_fails_is_reported_after_training(start):
-  launcher = start('''
-if worker == 'evaluator':
-  note('failed')
-  sys.exit(4)
-wait_for('failed')
-time.sleep(0.5)
-note('trained')
-''', '--workers=2', '--evaluator')
-  assert launcher.end() == 4 and len(launcher.notes('trained')) == 2
-  assert launcher.said() == ['launch: evaluator ended with exit code 4',
-                             'launch: error: evaluator ended with exit code 4; the workers are '
-                             'done.']
-
-
-def test_the_evaluator_starts_again_with_the_workers(start):
-  launcher = start('wait_for_all(2)\nif worker == 0:\n  sys.exit(3)\n' + SLEEP, '--workers=1',
-                   '--evaluator', '--restarts=1')
-  assert launcher.end() == 3
-  assert sorted(launcher.notes('starts')) == ['0', '0', 'evaluator', 'evaluator']
-
-
 def test_gpus_and_cores_are_shared_out(monkeypatch):
-  def gpus(num_workers, **settings):
-    return [member.gpus for member in plan_members(num_workers, **settings)]
-
-  def cores(num_workers, **settings):
-    return [member.cores for member in plan_members(num_workers, **settings)]
+  def plan(num_workers, **settings):
+    return [(member.gpus, member.cores) for member in plan_members(num_workers, **settings)]
 
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {2, 3, 5, 7, 11, 13})
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-  assert gpus(2) == [None, None]
-  assert gpus(2, gpus_per_worker=2) == [['0', '1'], ['2', '3']]
-  assert gpus(1, gpus_per_worker=0) == [[]]
+  assert plan(2) == [(None, [])] * 2
+  assert plan(2, gpus_per_worker=2) == [(['0', '1'], []), (['2', '3'], [])]
+  assert plan(1, gpus_per_worker=0) == [([], [])]
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '4,GPU-8932f937,6')
-  assert gpus(2, gpus_per_worker=1, has_evaluator=True) == [['4'], ['GPU-8932f937'], ['6']]
-  assert cores(2, cores_per_worker=2, has_evaluator=True) == [[2, 3], [5, 7], [11, 13]]
-  assert cores(2) == [[], []]
-  message = ('gpus_per_worker=2 takes 4 for 2 processes, and CUDA_VISIBLE_DEVICES has 3: use at '
-             'most 1')
-  with pytest.raises(UsageError, match=message):
-    plan_members(2, gpus_per_worker=2)
-  message = 'cores_per_worker=4 takes 8 for 2 processes, and this process may use 6: use at most 3'
-  with pytest.raises(UsageError, match=message):
-    plan_members(2, cores_per_worker=4)
+  assert plan(2, gpus_per_worker=1, cores_per_worker=2, has_evaluator=True) == [
+      (['4'], [2, 3]), (['GPU-8932f937'], [5, 7]), (['6'], [11, 13])]
+  for flag, each, owner, count in (('gpus', 2, 'CUDA_VISIBLE_DEVICES has', 3),
+                                   ('cores', 4, 'this process may use', 6)):
+    message = (f'{flag}_per_worker={each} takes {2 * each} for 2 processes, and {owner} {count}: '
+               f'use at most {count // 2}')
+    with pytest.raises(UsageError, match=message):
+      plan(2, **{f'{flag}_per_worker': each})
 
 
-def test_a_worker_gets_the_gpus_and_cores_that_are_its_own(start):
+@pytest.mark.nightly(but='own')
+@pytest.mark.parametrize('flags, given, growth', [
+    (['--gpus_per_worker=1', '--cores_per_worker=1'], {}, 'None'), ([], {}, 'true'),
+    ([], {'TF_FORCE_GPU_ALLOW_GROWTH': 'false'}, 'false')], ids=['own', 'shared', 'given'])
+def test_a_worker_has_its_own_gpus_and_cores_or_leaves_memory_to_the_others(
+    flags, given, growth, start):
   cores = sorted(os.sched_getaffinity(0))[:2]
-  launcher = start('''
-note('own', '%d %s %s' % (worker, os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0)))
-''', f'--workers={len(cores)}', '--gpus_per_worker=1', '--cores_per_worker=1',
-                   environment={'CUDA_VISIBLE_DEVICES': '3,4,5'})
+  launcher = start("""
+note('own', [worker, os.environ['CUDA_VISIBLE_DEVICES'], sorted(os.sched_getaffinity(0)),
+             os.environ.get('TF_FORCE_GPU_ALLOW_GROWTH')])
+""", f'--workers={len(cores)}', *flags, environment=dict(given, CUDA_VISIBLE_DEVICES='3,4,5'))
   assert launcher.end() == 0
   assert sorted(launcher.notes('own')) == [
-      f'{worker} {worker + 3} {{{core}}}' for worker, core in enumerate(cores)]
+      str([worker, str(worker + 3) if flags else '3,4,5',
+           [core] if flags else sorted(os.sched_getaffinity(0)),
+           None if growth == 'None' else growth]) for worker, core in enumerate(cores)]
 
 
-@pytest.mark.nightly(but='flags0-given0-true')
-@pytest.mark.parametrize('flags, given, expected', [
-    ([], {}, 'true'), ([], {'TF_FORCE_GPU_ALLOW_GROWTH': 'false'}, 'false'),
-    (['--gpus_per_worker=1'], {}, 'None')])
-def test_processes_that_share_gpus_leave_memory_to_the_others(start, flags, given, expected):
-  launcher = start('''
-note('growth', str(os.environ.get('TF_FORCE_GPU_ALLOW_GROWTH')))
-''', '--workers=1', '--evaluator', *flags, environment=given)
-  assert launcher.end() == 0
-  assert launcher.notes('growth') == [expected] * 2
+WORKERS, COMMAND = ['--workers=1'], ['--', sys.executable, '-c', '']
+HOSTS = ['--port=2222', 'a', 'b']
 
 
-COMMAND = ['--', sys.executable, '-c', '']
-
-
-@pytest.mark.parametrize('flags, message', [
-    (COMMAND, '--workers'),
-    (['--workers=0'] + COMMAND, 'workers=0 must be at least 1'),
-    (['--workers=two'] + COMMAND, "argument --workers: invalid int value: 'two'"),
-    (['--workers=1', '--restarts=-1'] + COMMAND, 'restarts=-1 must be at least 0'),
-    (['--workers=1', '--grace_seconds=nan'] + COMMAND, 'grace_seconds=nan must be at least 0'),
-    (['--workers=1', '--cores_per_worker=0'] + COMMAND, 'cores_per_worker=0 must be at least 1'),
-    (['--workers=1', '--cores_per_worker=99999'] + COMMAND, 'use at most'),
-    (['--workers=1'], 'there is no command to start: give it after --'),
-    (['--workers=1', '--'], 'there is no command to start: give it after --'),
-    (['--workers=1', 'python', 'main.py'],
+@pytest.mark.parametrize('program, flags, message', [
+    ('launch', COMMAND, '--workers'),
+    ('launch', ['--workers=0', *COMMAND], 'workers=0 must be at least 1'),
+    ('launch', ['--workers=two', *COMMAND], "argument --workers: invalid int value: 'two'"),
+    ('launch', [*WORKERS, '--min_workers=2', *COMMAND], 'min_workers=2 must be at most workers=1'),
+    ('launch', [*WORKERS, '--restarts=-1', *COMMAND], 'restarts=-1 must be at least 0'),
+    ('launch', [*WORKERS, '--grace_seconds=nan', *COMMAND],
+     'grace_seconds=nan must be at least 0'),
+    ('launch', [*WORKERS, '--cores_per_worker=99999', *COMMAND], 'use at most'),
+    ('launch', WORKERS, 'there is no command to start: give it after --'),
+    ('launch', [*WORKERS, '--'], 'there is no command to start: give it after --'),
+    ('launch', [*WORKERS, 'python', 'main.py'],
      'python is no flag of launch: the command and its flags stand after --'),
-    (['--workers=1', '--wokers=2'] + COMMAND, '--wokers=2 is no flag of launch'),
-    (['--workers=1', '--', 'no-such-program'], 'the command no-such-program is not found'),
-    (['--workers=1', '--', './README.md'],
+    ('launch', [*WORKERS, '--wokers=2', *COMMAND], '--wokers=2 is no flag of launch'),
+    ('launch', [*WORKERS, '--', 'no-such-program'], 'the command no-such-program is not found'),
+    ('launch', [*WORKERS, '--', './README.md'],
      'the command ./README.md is not found, or is no program'),
+    ('tf_config.py', ['--index=2', *HOSTS], 'index=2, but there are 2 hosts, from 0 to 1'),
+    ('tf_config.py', ['--index=-1', *HOSTS], 'index=-1, but there are 2 hosts'),
+    ('tf_config.py', ['--index=0', '--port=0', 'a'], 'port=0 is not a port'),
+    ('tf_config.py', ['--index=0', *HOSTS, 'a'], 'a is twice among the hosts'),
+    ('tf_config.py', ['--index=0', '--port=2222'], 'HOST'),
 ])
-def test_mistakes_are_one_line_and_exit_code_2(flags, message, monkeypatch, capfd):
+def test_mistakes_are_one_line_and_exit_code_2(program, flags, message, monkeypatch, capfd):
   monkeypatch.chdir(ROOT)
   monkeypatch.delenv('TF_CONFIG', raising=False)
-  assert main(flags) == 2
+  assert {'launch': main, 'tf_config.py': tf_config.main}[program](flags) == 2
   stdout, stderr = capfd.readouterr()
   [line] = stderr.splitlines()
-  assert stdout == '' and line.startswith('launch: error: ') and message in line
+  assert stdout == '' and line.startswith(f'{program}: error: ') and message in line
 
 
-def test_a_program_that_cannot_be_executed_is_a_mistake(tmp_path):
+def test_what_cannot_start_is_a_mistake_too(tmp_path, start):
   program = tmp_path / 'program'
   program.write_bytes(b'\0no program')
   program.chmod(0o755)
@@ -473,9 +426,6 @@ def test_a_program_that_cannot_be_executed_is_a_mistake(tmp_path):
                         cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE, text=True)
   assert (done.returncode, done.stderr) == (
       2, f'launch: error: the command {program} cannot be executed: Exec format error.\n')
-
-
-def test_a_cluster_in_a_cluster_is_refused(start):
   launcher = start('', '--workers=1', environment={'TF_CONFIG': '{}'})
   assert launcher.end() == 2 and 'launch: error: TF_CONFIG is set' in launcher.stderr
 
@@ -485,17 +435,3 @@ def test_nothing_heavy_is_imported():
           'print([name for name in ("tensorflow", "numpy", "absl") if name in sys.modules])')
   assert subprocess.run([sys.executable, '-c', code], cwd=ROOT, stdout=subprocess.PIPE, text=True,
                         timeout=60).stdout == '[]\n'
-
-
-@pytest.mark.parametrize('flags, message', [
-    (['--index=2', '--port=2222', 'a', 'b'], 'index=2, but there are 2 hosts, from 0 to 1'),
-    (['--index=-1', '--port=2222', 'a', 'b'], 'index=-1, but there are 2 hosts'),
-    (['--index=0', '--port=0', 'a'], 'port=0 is not a port'),
-    (['--index=0', '--port=2222', 'a', 'b', 'a'], 'a is twice among the hosts'),
-    (['--index=0', '--port=2222'], 'HOST'),
-])
-def test_mistakes_in_a_tf_config(flags, message, capfd):
-  assert tf_config.main(flags) == 2
-  stdout, stderr = capfd.readouterr()
-  [line] = stderr.splitlines()
-  assert stdout == '' and line.startswith('tf_config.py: error: ') and message in line

@@ -1,7 +1,6 @@
 """The launcher's own network: nobody outside reaches it, and all else is as without it."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 from launcher import SLEEP
 from tests import ROOT
 from tests.harness.processes import clean_environment, is_alive, wait_until
-from tests.training.cluster.test_worker_faults import read_weights
 from towers_launch import network
 
 has_namespaces = pytest.mark.skipif(network.find_obstacle(network.enter_network) is not None,
@@ -108,34 +106,3 @@ def test_a_kernel_that_refuses_is_named_and_auto_goes_on(step, name, code):
     assert 'Start as root' in said[0] and 'user.max_user_namespaces' in said[0]
     assert said[0].startswith('launch: error: ') == bool(code)
     assert ('can connect to their servers' in said[0]) == (name == 'auto')
-
-
-def train(name, folder):
-  """Trains two workers; returns whether a connection to either came about while they did."""
-  told = ['sh', '-c', 'echo "$TF_CONFIG"; exec "$0" "$@"', sys.executable]
-  launched = subprocess.Popen(
-      [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', f'--network={name}',
-       '--', *told, '-m', 'tests.harness.faulty_run', 'steps are marked', '--steps=20', '--shuffle',
-       '--num_gpus=2', f'--checkpoint_dir={folder}'],
-      cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-      text=True)
-  said, ports, connected = [], set(), set()
-  for line in launched.stdout:
-    said.append(line)
-    ports.update(map(int, re.findall(r'127\.0\.0\.1:(\d+)', line)))
-    if '<training>' in line:
-      connected.update(map(can_connect, ports))
-  assert launched.wait() == 0 and len(ports) == 2, ''.join(said)
-  return connected
-
-
-@pytest.mark.nightly
-def test_workers_in_it_train_to_the_same_bits_and_nobody_outside_reaches_them(tmp_path):
-  # Not by a mark, with which both TensorFlows would take it.
-  if network.find_obstacle(network.enter_network) is not None:
-    pytest.skip('needs namespaces of users or networks')
-  assert train('open', tmp_path / 'open') == {True}
-  assert train('loopback', tmp_path / 'loopback') == {False}
-  left, right = (read_weights(tmp_path / name, 20) for name in ('loopback', 'open'))
-  assert sorted(left) == sorted(right)
-  assert all(left[name].tobytes() == right[name].tobytes() for name in left)
