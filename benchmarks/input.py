@@ -2,8 +2,6 @@
 
   python -m benchmarks.input --make=/tmp/photos.tfrecords --count=6000  # photo crops, 500x375 JPEG
   python -m benchmarks.input --data_dir=/tmp/photos.tfrecords           # and CIFAR-shaped binary
-  python -m benchmarks.input --data_dir=/tmp/photos.tfrecords --resume  # time to the first batch
-                                                                        # of a late step
 
 It measures two things, each line in its own process:
 
@@ -26,7 +24,6 @@ CIFAR-10's binary format.
 
 import argparse
 import contextlib
-import functools
 import glob
 import os
 import statistics
@@ -104,8 +101,8 @@ def load(kind: str, data_dir: str) -> Any:
   return data.load(kind, data_dir=data_dir, augment='imagenet' if kind == 'tfrecord' else 'cifar')
 
 
-def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
-  """Returns initializer and step of a pipeline as one writes it by hand, after `skip` records.
+def build_bare(kind: str, data_dir: str) -> Any:
+  """Returns initializer and step of a pipeline as one writes it by hand.
 
   It augments with TensorFlow's stateful random ops.
   """
@@ -138,7 +135,7 @@ def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
   read = (tf.data.TFRecordDataset if is_photo
           else lambda file: tf.data.FixedLengthRecordDataset(file, 3073))
   records = files.interleave(read, cycle_length=4, num_parallel_calls=2)
-  records = records.shuffle(2000).skip(skip)
+  records = records.shuffle(2000)
   if is_photo:
     windows = choose_random_windows(tf.tile([[HEIGHT, WIDTH]], [_NUM_WINDOWS, 1]),
                                     tf.random_uniform([_NUM_WINDOWS, NUM_DRAWS['imagenet']]))
@@ -188,8 +185,7 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
       ours = session.steps.train
     _take_turn(ours, batch_size, seconds / 4)
     peak_bytes = read_peak_bytes()
-    start_bare, bare = opened.enter_context(_open_bare(kind, data_dir))
-    start_bare()
+    bare = opened.enter_context(_open_bare(kind, data_dir))
     _take_turn(bare, batch_size, seconds / 4)
     turns: List[Tuple[Turn, Turn]] = []
     for _ in range(_ROUNDS):
@@ -223,14 +219,15 @@ def _open_input(kind, data_dir, mode, num_towers, batch_size):
 
 
 @contextlib.contextmanager
-def _open_bare(kind, data_dir, skip=0):
-  """Yields two functions: one starts the bare pipeline, the other takes a batch of it."""
+def _open_bare(kind, data_dir):
+  """Yields a function that takes a batch of the bare pipeline."""
   import towers
   from tensorflow_v1 import tf
   with tf.Graph().as_default():
-    initializer, step = build_bare(kind, data_dir, skip)
+    initializer, step = build_bare(kind, data_dir)
     with tf.Session(config=towers.build_session_config(towers.build_devices(1, 'cpu'))) as session:
-      yield session.make_callable(initializer), session.make_callable(step)
+      session.run(initializer)
+      yield session.make_callable(step)
 
 
 def _take_turn(step, batch_size, seconds) -> Turn:
@@ -252,43 +249,6 @@ def _wait_until_idle() -> float:
       return since
 
 
-def measure_resume(kind: str, data_dir: str) -> None:
-  """Prints the time to the first batch of some steps, by index and by the skip of tf.data."""
-  import towers
-  from tensorflow_v1 import tf
-
-  started = time.monotonic()
-  train = load(kind, data_dir).train
-  print(f'{train.num_examples:,} examples, loaded in {time.monotonic() - started:.2f} s')
-  print('step           by index: seconds  core seconds   by skip: seconds  core seconds',
-        flush=True)
-  plan = towers.build_plan(num_examples=train.num_examples, batch_size=BATCH_SIZE, num_towers=1)
-  with tf.Graph().as_default():
-    inputs = towers.build_inputs(train, plan=plan, shuffle=True)
-    [batch] = inputs.next_batches()
-    with tf.Session(config=towers.build_session_config(towers.build_devices(1, 'cpu'))) as session:
-      take = session.make_callable(tf.group(*batch.tensors))
-
-      for step in (0, plan.steps_per_epoch // 2, plan.steps_per_epoch - 2):
-        with _open_bare(kind, data_dir, step * BATCH_SIZE) as (start_bare, take_bare):
-          ours = _time_second_start(
-              functools.partial(session.run, inputs.initializer, inputs.feed_dict(step)), take)
-          bare = _time_second_start(start_bare, take_bare)
-        print('{:4d} of {:4d}  {:>19.2f}  {:>12.2f}  {:>17.2f}  {:>12.2f}'.format(
-            step, plan.steps_per_epoch, *ours, *bare), flush=True)
-
-
-def _time_second_start(start, take):
-  """Returns the seconds, and core seconds, to the first batch of a session that has run before."""
-  for _ in range(2):
-    _wait_until_idle()
-    started, cpu_started = time.monotonic(), time.process_time()
-    start()
-    take()
-    took = time.monotonic() - started, time.process_time() - cpu_started
-  return took
-
-
 def main() -> None:
   """Prints a table, each line measured in its own process, or one line."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -297,8 +257,6 @@ def main() -> None:
   parser.add_argument('--data_dir', type=path_to_read, help='folder of the photos')
   parser.add_argument('--seconds', type=at_least(0, float), default=8.0,
                       help='to measure for, each')
-  parser.add_argument('--resume', action='store_true',
-                      help='measure the time to the first batch of a late step')
   parser.add_argument('--towers', type=at_least(1), nargs='+', default=TOWERS)
   parser.add_argument('--line', nargs=5,
                       help='what kind folder mode towers: one line, in this process')
@@ -310,11 +268,7 @@ def main() -> None:
     what, kind, folder, mode, towers = flags.line
     print(measure(what, kind, folder, mode, int(towers), flags.seconds), flush=True)
     return
-  if flags.resume:
-    if flags.data_dir is None:
-      parser.error('--resume needs the --data_dir of photos that --make has written')
-    measure_resume('tfrecord', flags.data_dir)
-    return
+
   def run(*arguments):
     command = [sys.executable, '-m', 'benchmarks.input', f'--seconds={flags.seconds:g}']
     subprocess.run([*command, *arguments], check=True)

@@ -41,7 +41,7 @@ def main() -> int:
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   with tempfile.TemporaryDirectory() as folder, Disk(folder) as disk:
     say('the disk is a file system of its own' if disk.is_mounted else
-        'no file system can be mounted: a limit of the size of files stands in for a full disk')
+        'no file system can be mounted, so no disk is full')
     ledger = Ledger()
     if not given.elastic:
       chains = Chains(disk, num_steps=_NUM_STEPS, ledger=ledger, report=say)

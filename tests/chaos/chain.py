@@ -105,9 +105,8 @@ class Chains:
     self._report(f'  {plan.shape}: {", then ".join(plan.faults) or "no fault"}')
     faults = [FAULTS[name] for name in plan.faults]
     flags = [*self._flags, *(flag for fault in faults for flag in fault.flags)]
-    streams = next((fault.streams for fault in faults if fault.streams != 'read'), 'read')
     dice = random.Random(plan.seed)
-    with Team(plan.shape, folder, flags, drops_out=drops_out, streams=streams) as team:
+    with Team(plan.shape, folder, flags, drops_out=drops_out) as team:
       allowed = [{0} for _ in team.members]
       for name, fault in zip(plan.faults, faults):
         more = fault.act(Scene(team, self._disk, dice, most_steps))

@@ -24,7 +24,7 @@ from tests.chaos.chain import FLAGS
 from tests.chaos.disk import Disk
 from tests.chaos.ledger import Ledger
 from tests.chaos.shape import BATCH_SIZE, Shape
-from tests.chaos.team import LIMIT_SECONDS, Lost
+from tests.chaos.team import LIMIT_SECONDS, Lost, read_notes
 from tests.harness import small
 
 LOSE, LOSE_TWO, ADD = 'a worker killed', 'two workers killed', 'workers added'
@@ -113,8 +113,7 @@ class ElasticRun:
   def read_rounds(self) -> List[Round]:
     found: Dict[str, Round] = collections.defaultdict(Round)
     for name in os.listdir(self._notes):
-      with open(os.path.join(self._notes, name), encoding='ascii') as file:
-        lines = [line.split() for line in file.read().split('\n')[:-1]]
+      lines = read_notes(self._notes, int(name))
       if lines:
         found[lines[0][3]].add(int(name), lines)
     return sorted(found.values(), key=lambda one: one.began)

@@ -43,7 +43,6 @@ class Fault(NamedTuple):
   ends: bool = True  # Whether the life ends by it.
   workers: int = 1  # At least.
   flags: Tuple[str, ...] = ()
-  streams: str = 'read'  # As in `Member`.
 
 
 def _wait_for_a_moment(scene, rank=0, first=('build', 'start', 'train', 'validate', 'save')):
@@ -129,24 +128,12 @@ def _lose_a_worker(scene):
 
 def _fill_the_disk(scene):
   team, dice = scene.team, scene.dice
-  if not _wait_for_a_moment(scene, first=('build', 'train', 'save')):
+  if not scene.disk.is_mounted or not _wait_for_a_moment(scene, first=('build', 'train', 'save')):
     return None
-  with scene.disk.full([member.process.pid for member in team.members]):
+  with scene.disk.full():
     team.wait_for('train', dice.randint(1, 20) * team.shape.towers)
     time.sleep(dice.uniform(0, 0.2))
   return [{_DONE, _CANNOT_CONTINUE} for _ in team.members]
-
-
-def _leave_the_streams(scene):
-  if not _wait_for_a_moment(scene):
-    return None
-  for member in scene.team.members:
-    member.leave_reader()
-  return [{_DONE} for _ in scene.team.members]
-
-
-def _nothing_more(scene):
-  return [{_DONE} for _ in scene.team.members]
 
 
 FAULTS: Dict[str, Fault] = {
@@ -160,10 +147,6 @@ FAULTS: Dict[str, Fault] = {
         _stop_for_too_long, workers=2, flags=(f'--worker_seconds={SHORT_WORKER_SECONDS}',)),
     'SIGSTOP, SIGCONT after 0.2 to 3 s': Fault(_stop_for_a_while, ends=False),
     DISK_FULL: Fault(_fill_the_disk, ends=False),
-    'reader of the streams gone': Fault(_leave_the_streams, ends=False),
-    'streams closed': Fault(_nothing_more, ends=False, streams='closed'),
-    'streams full': Fault(_nothing_more, ends=False, streams='full'),
-    'streams that nobody reads': Fault(_nothing_more, ends=False, streams='unread'),
 }
 
 

@@ -1,9 +1,8 @@
 """One life of a run: main.py, which notes what it does.
 
-  python -m tests.chaos.life DESCRIPTOR|FOLDER drop|keep [flags of main.py]
+  python -m tests.chaos.life FOLDER drop|keep [flags of main.py]
 
-Lines go to a descriptor, a pipe, which survives closed streams and full disks, or to a file of the
-process in a folder:
+Lines go to a file of the folder that is called by the process's number:
 
   process 0 3 127.0.0.1:20001 47.1   rank, number of workers, the chief's address, and the time
   build                          the model is called for the first time
@@ -100,13 +99,7 @@ def _numbered(examples, first):
   return examples._replace(arrays=examples.arrays + (numbers.astype('int64'),))
 
 
-def _open(name):
-  """Returns the descriptor of a name: its own, or that of a file of this process in a folder."""
-  if name.isdigit():
-    return int(name)
-  path = os.path.join(name, str(os.getpid()))
-  return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
 if __name__ == '__main__':
-  sys.exit(live(_open(sys.argv[1]), sys.argv[2] == 'drop', sys.argv[3:]))
+  path = os.path.join(sys.argv[1], str(os.getpid()))
+  with open(path, 'ab', buffering=0) as file:
+    sys.exit(live(file.fileno(), sys.argv[2] == 'drop', sys.argv[3:]))

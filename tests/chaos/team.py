@@ -1,10 +1,11 @@
 """The processes of one life: a run of main.py on each of its workers, and what they note."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from typing import List, Optional, Sequence
 
@@ -15,7 +16,6 @@ from towers_launch.tf_config import format_tf_config
 
 # For a busy machine: nothing in a life takes so long.
 LIMIT_SECONDS = 180.0
-_REDIRECTIONS = {'closed': '>&- 2>&-', 'full': '>/dev/full 2>&1'}
 
 
 class Lost(Exception):
@@ -23,71 +23,36 @@ class Lost(Exception):
 
 
 class Member:
-  """One process.
+  """One process, what it notes and what it says; `process` is the subprocess."""
 
-  Attributes:
-    process: the subprocess.
-    notes: its lines, split into words.
-  """
+  def __init__(self, command: Sequence[str], folder: str, name: str, **environment: str):
+    self._notes, self._output = folder, os.path.join(folder, name)
+    with open(self._output, 'wb') as output:
+      self.process = subprocess.Popen(
+          [sys.executable, '-m', 'tests.chaos.life', folder, *command], cwd=ROOT,
+          env=dict(os.environ, **environment), stdin=subprocess.DEVNULL, stdout=output,
+          stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_handle_signals)
 
-  def __init__(self, command: Sequence[str], streams: str, environment=None):
-    """Starts it with its streams `read`, `closed`, `full` or `unread` until the end."""
-    source, sink = os.pipe()
-    words = [sys.executable, '-m', 'tests.chaos.life', str(sink), *command]
-    redirection = _REDIRECTIONS.get(streams)
-    if redirection:
-      words = ['sh', '-c', f'exec "$0" "$@" {redirection}', *words]
-    self.process = subprocess.Popen(
-        words, cwd=ROOT, env=dict(os.environ, **(environment or {})), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[sink], start_new_session=True,
-        preexec_fn=_handle_signals)
-    os.close(sink)
-    self.notes: List[List[str]] = []
-    self._said: List[bytes] = []
-    self._threads = [threading.Thread(target=self._read_notes, args=[source], daemon=True)]
-    if streams != 'unread':
-      self._threads.append(threading.Thread(target=self._read_stream, daemon=True))
-    for thread in self._threads:
-      thread.start()
-
-  def _read_notes(self, source):
-    with os.fdopen(source, 'rb') as lines:
-      for line in lines:
-        self.notes.append(line.decode().split())  # A pipe takes each line whole, or not at all.
-
-  def _read_stream(self):
-    while True:
-      try:
-        received = os.read(self.process.stdout.fileno(), 1 << 16)
-      except (OSError, ValueError):
-        return
-      self._said.append(received)
-      if not received:
-        return
-
-  def leave_reader(self) -> None:
-    """Closes the reading end of its streams, as `| head -1` does."""
-    # The other thread may be reading: the end of a pipe of nothing takes the place of this one.
-    nothing, other = os.pipe()
-    os.close(other)
-    os.dup2(nothing, self.process.stdout.fileno())
-    os.close(nothing)
+  @property
+  def notes(self) -> List[List[str]]:
+    return read_notes(self._notes, self.process.pid)
 
   @property
   def said(self) -> str:
-    return b''.join(self._said).decode('utf-8', 'replace')
+    with open(self._output, encoding='utf-8', errors='replace') as file:
+      return file.read()
 
   def count(self, word: str) -> int:
-    return sum(words[0] == word for words in list(self.notes))
+    return sum(words[0] == word for words in self.notes)
 
-  def close(self) -> None:
-    """Kills what is left, and waits for its last notes."""
-    if self.process.poll() is None:
-      os.killpg(self.process.pid, signal.SIGKILL)
-      self.process.wait()
-    for thread in self._threads:
-      thread.join(10)
-    self.process.stdout.close()
+
+def read_notes(folder: str, pid: int) -> List[List[str]]:
+  """Returns the whole lines that a life has noted, split into words."""
+  try:
+    with open(os.path.join(folder, str(pid)), encoding='ascii') as file:
+      return [line.split() for line in file.read().split('\n')[:-1]]
+  except FileNotFoundError:
+    return []
 
 
 def _handle_signals():
@@ -99,26 +64,28 @@ def _handle_signals():
 class Team:
   """All workers of one life."""
 
-  def __init__(self, shape: Shape, folder: str, flags: Sequence[str], *, drops_out: bool,
-               streams: str = 'read'):
+  def __init__(self, shape: Shape, folder: str, flags: Sequence[str], *, drops_out: bool):
     self.shape = shape
     self.folder = folder
     command = ['drop' if drops_out else 'keep', *shape.to_flags(), *flags,
                f'--checkpoint_dir={folder}']
-    if shape.workers == 1:
-      self.members = [Member(command, streams)]
-      return
+    # Not on the disk that may be full.
+    self._notes = tempfile.mkdtemp()
     addresses = [f'127.0.0.1:{port}' for port in find_ports(shape.workers)]
-    self.members = [
-        Member(command, streams, {'TF_CONFIG': format_tf_config(addresses, 'worker', rank)})
-        for rank in range(shape.workers)]
+    configs = [dict(TF_CONFIG=format_tf_config(addresses, 'worker', rank))
+               for rank in range(shape.workers)] if shape.workers > 1 else [{}]
+    self.members = [Member(command, self._notes, f'worker_{rank}', **config)
+                    for rank, config in enumerate(configs)]
 
   def __enter__(self):
     return self
 
   def __exit__(self, *_):
     for member in self.members:
-      member.close()
+      if member.process.poll() is None:
+        os.killpg(member.process.pid, signal.SIGKILL)
+        member.process.wait()
+    shutil.rmtree(self._notes)
 
   def send(self, number: int, ranks: Optional[Sequence[int]] = None) -> None:
     for rank in range(len(self.members)) if ranks is None else ranks:
@@ -137,7 +104,7 @@ class Team:
         return False
       if time.monotonic() > deadline:
         raise Lost(f'worker {rank} does not come to {word!r} {times} times\n{self.describe()}')
-      time.sleep(0.002)
+      time.sleep(0.005)
     return True
 
   def finish(self) -> List[int]:
@@ -160,7 +127,6 @@ class Team:
         pass
       else:
         raise Lost(f'a process of group {member.process.pid} is left\n{self.describe()}')
-      member.close()
       if 'Traceback' in member.said:
         raise Lost(f'a stack trace\n{self.describe()}')
     return codes

@@ -27,12 +27,17 @@ note('starts', worker)
 SLEEP = 'time.sleep(3600)\n'
 
 
-class Notes:
-  """A child's program, and what its processes note."""
+class Launcher:
+  """`python -m towers.launch` with a child's program, its output, and what its children note."""
 
-  def __init__(self, folder, child):
+  def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE,
+               stderr=subprocess.PIPE):
     self.folder = folder
     (folder / 'child.py').write_text(PRELUDE + child)
+    self.process = subprocess.Popen(
+        [sys.executable, '-m', 'towers.launch'] + list(flags) +
+        ['--', sys.executable, str(folder / 'child.py')], cwd=ROOT, stdout=stdout, stderr=stderr,
+        env=clean_environment(NOTES=str(folder), **(environment or {})))
 
   def notes(self, name):
     path = self.folder / name
@@ -41,18 +46,6 @@ class Notes:
   def wait_for(self, name, count=1):
     """Waits until children have noted so many lines."""
     wait_until(lambda: len(self.notes(name)) >= count)
-
-
-class Launcher(Notes):
-  """`python -m towers.launch` with a child's program, and its output."""
-
-  def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE,
-               stderr=subprocess.PIPE):
-    super().__init__(folder, child)
-    self.process = subprocess.Popen(
-        [sys.executable, '-m', 'towers.launch'] + list(flags) +
-        ['--', sys.executable, str(folder / 'child.py')], cwd=ROOT, stdout=stdout, stderr=stderr,
-        env=clean_environment(NOTES=str(folder), **(environment or {})))
 
   def end(self):
     """Waits for it; returns its exit code."""

@@ -10,7 +10,7 @@ import pytest
 
 from launcher import SLEEP
 from tests import ROOT
-from tests.harness.processes import clean_environment, is_alive, wait_until
+from tests.harness.processes import clean_environment
 from towers_launch import network
 
 has_namespaces = pytest.mark.skipif(network.find_obstacle(network.enter_network) is not None,
@@ -57,24 +57,6 @@ def test_only_the_workers_reach_each_other_in_a_network_of_their_own(name, start
   told = [line for line in launcher.said() if 'a network of their own' in line]
   assert len(told) == (name != 'open')
   assert name == 'open' or 'reach nothing outside (--network=open)' in told[0]
-
-
-@has_namespaces
-def test_it_outlives_a_restart_and_leaves_no_process_behind(start):
-  launcher = start("""
-note('interfaces', len(os.listdir('/proc/sys/net/ipv4/conf')))
-note('pid', os.getpid())
-wait_for_all(2)
-if worker == 1 and len(open(os.path.join(os.environ['NOTES'], 'starts')).readlines()) < 3:
-  sys.exit(3)
-note('is up')
-""" + SLEEP, '--workers=2', '--restarts=1', '--network=loopback')
-  launcher.wait_for('pid', 4)
-  assert len(set(launcher.notes('interfaces'))) == 1
-  pids = [int(line) for line in launcher.notes('pid')][2:]
-  assert all(map(is_alive, pids))
-  launcher.process.kill()
-  wait_until(lambda: not any(map(is_alive, pids)))
 
 
 # A kernel that refuses at one of the steps, each as another one does.

@@ -57,20 +57,15 @@ def test_the_fastest_of_each_kind_is_kept_for_the_next():
       '--staging_depth=2', '--variables=replicated', '1,430', 'examples/s', '1.43', 'faster']
 
 
-def test_a_speedup_that_may_be_chance_is_not_kept():
-  tuned, _ = tuned_by({('staging_depth', 0): 1.02, ('variables', 'first'): 0.98})
-  assert tuned.settings == {}
-
-
 @pytest.mark.parametrize('trial, verdict', [
     (TimedTrial((2.3, 2.2, 2.15, 2.0, 1.9), 9e9, 2), 'disagrees: loss 2.15 in step 3, not 2.1'),
     (TimedTrial((2.3, float('nan'), 2.1, 2.0, 1.9), 9e9, 2),
      'disagrees: loss nan in step 2, not 2.2'),
     (TimedTrial(LOSSES[:3], 9e9, 2), 'disagrees: 3 losses, not 5'),
     (TimedTrial(error='ended by signal 11'), 'ended by signal 11'),
-    (TimedTrial(error='not done after 60 s'), 'not done after 60 s'),
+    (TimedTrial(LOSSES, 1.02 * 1500.0, 2), 'not faster'),  # It may be chance.
 ])
-def test_trials_that_disagree_crash_or_hang_are_listed_and_not_kept(trial, verdict):
+def test_trials_that_disagree_crash_or_are_hardly_faster_are_listed_and_not_kept(trial, verdict):
   tuned, _ = tuned_by({('staging_depth', 0): 1.5}, others={('variables', 'replicated'): trial})
   assert tuned.settings == dict(staging_depth=0)
   assert tuned.rows[-1].settings == dict(staging_depth=0, variables='replicated')
@@ -83,39 +78,47 @@ def test_rounding_is_no_disagreement():
   assert tuned.settings == dict(staging_depth=2)
 
 
+def tried(num_towers=2, **chosen):
+  """Returns the values to try by setting, in their order."""
+  found = {}
+  for alternatives in list_alternatives(Config(**chosen), num_towers):
+    for settings in alternatives:
+      for name, value in settings.items():
+        found.setdefault(name, []).append(value)
+  return found
+
+
 def test_what_the_user_chose_is_not_tried():
-  def tried(num_towers=2, **chosen):
-    return {name for alternatives in list_alternatives(Config(**chosen), num_towers)
-            for settings in alternatives for name in settings}
-
   names = {'xla', 'graph_rewriter', 'inter_threads', 'intra_threads', 'staging_depth', 'variables'}
-  assert tried() == names
-  assert tried(xla='off') == names - {'xla'}
-  assert tried(graph_rewriter='on') == names - {'graph_rewriter'}
-  assert tried(inter_threads=2) == names - {'inter_threads', 'intra_threads'}
-  assert tried(staging_depth=2) == names - {'staging_depth'}
-  assert tried(variables='first') == tried(num_towers=1, device='cpu') == names - {'variables'}
-
-
-def test_sizes_of_fused_gradients_are_tried_where_they_change_something():
-  def tried(all_reduce_bytes, **chosen):
-    return [settings['fusion_megabytes'] for alternatives in list_fusions(
-        Config(**chosen), all_reduce_bytes) for settings in alternatives]
-
-  assert tried(10 ** 6) == [] and tried(10 ** 6 + 4) == [1.0]
-  assert tried(4 * 10 ** 6) == [1.0] and tried(5 * 10 ** 6) == [1.0, 16.0]
-  assert tried(17 * 10 ** 6) == tried(10 ** 9) == [1.0, 16.0, 64.0]
-  assert tried(10 ** 9, fusion_megabytes=2.0) == []
+  assert set(tried()) == names
+  for chosen in (dict(xla='off'), dict(graph_rewriter='on'), dict(staging_depth=2),
+                 dict(variables='first')):
+    assert set(tried(**chosen)) == names - set(chosen)
+  assert set(tried(inter_threads=2)) == names - {'inter_threads', 'intra_threads'}
 
 
 @pytest.mark.parametrize('device, gpus, num_towers, expected', [
-    ('gpu', ['one'], 1, ['first']), ('auto', ['one'], 1, ['first']), ('auto', [], 1, []),
-    ('cpu', ['one'], 1, []), ('auto', ['one'], 2, ['first', 'balanced', 'replicated'])])
+    ('gpu', ['one'], 1, ['first']), ('auto', ['one'], 1, ['first']), ('auto', [], 1, None),
+    ('cpu', ['one'], 1, None), ('auto', ['one'], 2, ['first', 'balanced', 'replicated'])])
 def test_weights_beside_a_tower_are_tried_on_a_gpu(device, gpus, num_towers, expected, monkeypatch):
   monkeypatch.setattr(autotune, 'list_gpus', lambda: gpus)
-  assert [settings['variables']
-          for alternatives in list_alternatives(Config(device=device), num_towers)
-          for settings in alternatives if 'variables' in settings] == expected
+  assert tried(num_towers, device=device).get('variables') == expected
+
+
+def test_threads_of_an_op_are_tried_up_to_a_towers_part_of_the_cores(monkeypatch):
+  monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(8))
+  for num_towers, more in ((1, {(8, 8)}), (4, {(8, 2)}), (8, set()), (9, set())):
+    found = tried(num_towers)
+    assert set(zip(found['inter_threads'], found['intra_threads'])) == {
+        (8, 1), (1, 8), (16, 1)} | more
+
+
+def test_sizes_of_fused_gradients_are_tried_where_they_change_something():
+  for all_reduce_bytes, sizes in ((10 ** 6, []), (10 ** 6 + 4, [1.0]), (4 * 10 ** 6, [1.0]),
+                                  (5 * 10 ** 6, [1.0, 16.0]), (10 ** 9, [1.0, 16.0, 64.0])):
+    expected = [[dict(fusion_megabytes=size) for size in sizes]] if sizes else []
+    assert list_fusions(Config(), all_reduce_bytes) == expected
+  assert list_fusions(Config(fusion_megabytes=2.0), 10 ** 9) == []
 
 
 def test_plain_settings_that_do_not_run_are_an_error():
@@ -150,19 +153,6 @@ def test_the_fingerprint_covers_all_packages():
   packages = {name for name in os.listdir(ROOT)
               if os.path.exists(os.path.join(ROOT, name, '__init__.py'))}
   assert packages - {'tests', 'benchmarks', 'examples'} == set(fingerprints._SOURCE)
-
-
-def test_threads_of_an_op_are_tried_up_to_a_towers_part_of_the_cores(monkeypatch):
-  monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(8))
-
-  def threads(num_towers):
-    return {(settings['inter_threads'], settings['intra_threads'])
-            for alternatives in list_alternatives(Config(), num_towers) for settings in alternatives
-            if 'inter_threads' in settings}
-
-  assert threads(1) == {(8, 1), (1, 8), (8, 8), (16, 1)}
-  assert threads(4) == {(8, 1), (1, 8), (8, 2), (16, 1)}
-  assert threads(8) == threads(9) == {(8, 1), (1, 8), (16, 1)}
 
 
 # A fake main.py: notes its flags in a file beside it, and crashes, hangs or fails by them.

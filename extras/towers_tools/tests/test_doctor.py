@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from test_gpus import BROKEN, no_answer, smi
+from test_gpus import BROKEN, smi
 from tests import ROOT
 from towers_tools import doctor
 from towers_tools.doctor import check_python, try_towers
@@ -43,7 +43,7 @@ def test_towers_that_compute_wrongly_or_do_not_return_are_faults(monkeypatch):
 def test_the_examination_ends_with_the_number_of_faults(monkeypatch, answer, is_right):
   lines = []
   monkeypatch.setattr(doctor, 'try_towers', lambda: Finding('ok', '2 staged towers'))
-  monkeypatch.setattr(doctor, 'find_gpus', lambda: find_gpus(smi(answer), no_answer))
+  monkeypatch.setattr(doctor, 'find_gpus', lambda: find_gpus(smi(answer)))
   assert doctor.examine(lines.append) == is_right
   assert lines[-1] == ('nothing is at fault' if is_right else '1 fault found')
   assert any('2 staged towers' in line and line.startswith('ok') for line in lines)

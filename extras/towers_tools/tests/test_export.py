@@ -29,11 +29,12 @@ OTHERS = [os.path.join(folder, 'python') for folder in BINS
 # A program without any of this project.
 ASK = """
 import sys, numpy as np, tensorflow.compat.v1 as tf
-with tf.Session(graph=tf.Graph()) as session:
+with tf.Session(graph=tf.Graph(), config=tf.ConfigProto(device_count={'CPU': 1})) as session:
   loaded = tf.saved_model.loader.load(session, ['serve'], sys.argv[1])
   signature = loaded.signature_def['serving_default']
   outputs = {name: info.name for name, info in signature.outputs.items()}
   answers = session.run(outputs, {signature.inputs['images'].name: np.load(sys.argv[2])})
+assert not {'towers', 'staging', 'models'} & set(sys.modules)
 np.savez(sys.argv[3], **answers)
 """
 

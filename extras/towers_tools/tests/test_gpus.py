@@ -1,14 +1,11 @@
-"""GPUs: answers of a driver, recorded ones of nvidia-smi, and each fault with its fix."""
+"""GPUs: recorded answers of nvidia-smi, and each fault with its fix."""
 
 import subprocess
-import sys
-import threading
 
-import pynvml
 import pytest
 
 from towers_tools.finding import Finding, format_finding
-from towers_tools.gpus import Gpu, ask_driver, find_gpus, parse_gpus
+from towers_tools.gpus import Gpu, find_gpus, parse_gpus
 from towers_tools.tensorflow_build import (
     Build,
     check_gpus,
@@ -47,114 +44,6 @@ def smi(*answers):
   return run
 
 
-class Nvml:
-  """Stands in for the driver's library behind pynvml, with GPUs of (name, MiB, capability).
-
-  A GPU does not support what is None.
-  """
-
-  def __init__(self, gpus, driver='550.54.14', init=0):
-    self.gpus, self.driver, self.init, self.num_open = gpus, driver, init, 0
-
-  def nvmlInitWithFlags(self, flags):
-    self.num_open += not self.init
-    return self.init
-
-  def nvmlShutdown(self):
-    self.num_open -= 1
-    return 0
-
-  def nvmlSystemGetDriverVersion(self, version, size):
-    version.value = self.driver.encode()
-    return 0
-
-  def nvmlDeviceGetCount_v2(self, count):
-    count._obj.value = len(self.gpus)
-    return 0
-
-  def nvmlDeviceGetHandleByIndex_v2(self, index, device):
-    device._obj.contents = pynvml.struct_c_nvmlDevice_t()
-    self.at = index.value
-    return 0
-
-  def nvmlDeviceGetName(self, device, name, size):
-    name.value = self.gpus[self.at][0].encode()
-    return 0
-
-  def nvmlDeviceGetMemoryInfo(self, device, memory):
-    if self.gpus[self.at][1] is None:
-      return pynvml.NVML_ERROR_NOT_SUPPORTED
-    memory._obj.total = self.gpus[self.at][1] << 20
-    return 0
-
-  def nvmlDeviceGetCudaComputeCapability(self, device, major, minor):
-    if self.gpus[self.at][2] is None:
-      return pynvml.NVML_ERROR_GPU_IS_LOST
-    major._obj.value, minor._obj.value = self.gpus[self.at][2]
-    return 0
-
-
-@pytest.fixture
-def load_nvml(monkeypatch):
-  def load(library):
-    monkeypatch.setattr(pynvml, 'nvmlLib', library)
-    monkeypatch.setattr(pynvml, '_nvmlGetFunctionPointer_cache', {})
-
-  return load
-
-
-def no_answer():
-  return None
-
-
-def test_the_driver_lists_name_memory_and_capability(load_nvml):
-  library = Nvml([('Tesla K80', 11441, (3, 7)), ('NVIDIA GB10', None, (12, 1))],
-                 driver='470.199.02')
-  load_nvml(library)
-  expected = [Gpu(0, 'Tesla K80', (470, 199, 2), 11441, (3, 7)),
-              Gpu(1, 'NVIDIA GB10', (470, 199, 2), None, (12, 1))]
-  assert ask_driver() == expected and library.num_open == 0
-  assert find_gpus(smi()) == (expected, [])
-  load_nvml(Nvml([]))
-  gpus, [finding] = find_gpus(smi())
-  assert gpus == [] and finding.kind == 'note' and 'the NVIDIA driver lists none' in finding.text
-
-
-@pytest.mark.parametrize('library', [
-    Nvml([], init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
-    Nvml([], init=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH),
-    Nvml([('NVIDIA L4', 23034, (8, 9)), ('NVIDIA L4', 23034, None)]),
-    object()
-], ids=['no driver', 'another driver', 'a GPU is lost', 'no function'])
-def test_where_the_driver_fails_nvidia_smi_says_why(load_nvml, library):
-  load_nvml(library)
-  assert ask_driver() is None and getattr(library, 'num_open', 0) == 0
-  gpus, [finding] = find_gpus(smi(BROKEN))
-  assert gpus == [] and finding.kind == 'FAULT' and 'couldn\'t communicate' in finding.text
-
-
-def test_a_driver_that_does_not_answer_is_not_waited_for(load_nvml):
-  library, waits = Nvml([]), threading.Event()
-  library.nvmlInitWithFlags = lambda flags: not waits.wait(60)
-  load_nvml(library)
-  assert ask_driver(seconds=0.2) is None
-  waits.set()
-
-
-def test_without_driver_or_package_nvidia_smi_answers(
-    load_nvml, monkeypatch):
-  def no_library(name):
-    raise OSError(name + ': cannot open shared object file: No such file or directory')
-
-  load_nvml(None)
-  monkeypatch.setattr(pynvml, 'CDLL', no_library)
-  with pytest.raises(pynvml.NVMLError_LibraryNotFound):
-    pynvml.nvmlInit()
-  assert find_gpus(smi(V100)) == (parse_gpus(V100), [])
-  monkeypatch.setitem(sys.modules, 'pynvml', None)
-  assert find_gpus(smi(V100)) == (parse_gpus(V100), [])
-
-
 def test_recorded_answers_are_parsed():
   assert parse_gpus(A100)[1] == Gpu(1, 'NVIDIA A100-SXM4-40GB', (535, 104, 5), 40960, (8, 0))
   assert parse_gpus(V100) == [Gpu(0, 'Tesla V100-SXM2-16GB', (418, 67), 16130, None)]
@@ -165,7 +54,7 @@ def test_recorded_answers_are_parsed():
 
 def test_an_older_driver_is_queried_again_without_the_field_it_lacks():
   run = smi(REFUSAL, V100)
-  gpus, findings = find_gpus(run, no_answer)
+  gpus, findings = find_gpus(run)
   assert len(gpus) == 1 and findings == []
   assert 'compute_cap' in run.asked[0][1] and 'compute_cap' not in run.asked[1][1]
   assert run.asked[0][2] == '--format=csv,noheader,nounits'
@@ -179,7 +68,7 @@ def test_an_older_driver_is_queried_again_without_the_field_it_lacks():
     (PermissionError(13, 'Permission denied'), 'FAULT', ['Permission denied']),
 ])
 def test_problems_of_nvidia_smi_are_findings(answer, kind, words):
-  gpus, [finding] = find_gpus(smi(answer), no_answer)
+  gpus, [finding] = find_gpus(smi(answer))
   assert gpus == [] and finding.kind == kind
   assert all(word in format_finding(finding) for word in words)
 

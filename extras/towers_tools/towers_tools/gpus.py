@@ -1,12 +1,10 @@
-"""GPUs: those that the NVIDIA driver lists.
+"""GPUs: those that the NVIDIA driver lists, by the documented CSV of its `nvidia-smi`.
 
-The driver's library NVML answers first, through `pynvml` of the package nvidia-ml-py. If it fails,
-`nvidia-smi` answers in its documented CSV (`nvidia-smi --help-query-gpu`), or says what is wrong.
+`nvidia-smi --help-query-gpu` describes the fields.
 """
 
 import re
 import subprocess
-import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from towers_tools.finding import Finding
@@ -32,46 +30,9 @@ class Gpu(NamedTuple):
   capability: Optional[Tuple[int, int]]
 
 
-def ask_driver(seconds: float = _SECONDS_TO_ANSWER) -> Optional[List[Gpu]]:
-  """Returns the GPUs that NVML lists, or None if it is missing, fails or does not answer."""
-  answers: List[Optional[List[Gpu]]] = []
-  thread = threading.Thread(target=lambda: answers.append(_ask_nvml()), daemon=True)
-  thread.start()
-  thread.join(seconds)
-  return answers[0] if answers else None
-
-
-def _ask_nvml():
-  try:
-    import pynvml
-    pynvml.nvmlInit()
-    try:
-      driver = _parse_driver(pynvml.nvmlSystemGetDriverVersion())
-      return [_describe(pynvml, index, driver) for index in range(pynvml.nvmlDeviceGetCount())]
-    finally:
-      pynvml.nvmlShutdown()
-  except Exception:  # nvidia-smi then fails too, and says why.
-    return None
-
-
-def _describe(pynvml, index, driver):
-  gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-  try:
-    memory_mib = pynvml.nvmlDeviceGetMemoryInfo(gpu).total >> 20
-  except pynvml.NVMLError_NotSupported:  # The GPU shares the machine's memory.
-    memory_mib = None
-  return Gpu(device_index=index, name=pynvml.nvmlDeviceGetName(gpu), driver=driver,
-             memory_mib=memory_mib, capability=pynvml.nvmlDeviceGetCudaComputeCapability(gpu))
-
-
 def find_gpus(
-    run: Callable[..., Any] = subprocess.run,
-    ask: Callable[[], Optional[List[Gpu]]] = ask_driver) -> Tuple[List[Gpu], List[Finding]]:
+    run: Callable[..., Any] = subprocess.run) -> Tuple[List[Gpu], List[Finding]]:
   """Returns the GPUs, and a finding if there are none."""
-  gpus = ask()
-  if gpus is not None:
-    return gpus, [] if gpus else [_no_gpu('the NVIDIA driver lists none')]
-
   for fields in (_QUERY, _QUERY[:-1]):
     command = ['nvidia-smi', f"--query-gpu={','.join(fields)}", '--format=csv,noheader,nounits']
     try:
@@ -103,14 +64,11 @@ def parse_gpus(text: str) -> List[Gpu]:
       continue
     name, driver, memory_mib = cells[:3]
     match = re.match(r'(\d+)\.(\d+)$', ''.join(cells[3:]))
-    gpus.append(Gpu(device_index=int(index), name=name, driver=_parse_driver(driver),
+    gpus.append(Gpu(device_index=int(index), name=name,
+                    driver=tuple(map(int, re.findall(r'\d+', driver))),
                     memory_mib=int(memory_mib) if memory_mib.isdigit() else None,
                     capability=(int(match.group(1)), int(match.group(2))) if match else None))
   return gpus
-
-
-def _parse_driver(version):
-  return tuple(map(int, re.findall(r'\d+', version)))
 
 
 def _no_gpu(reason, fix=''):
