@@ -1,6 +1,6 @@
 """The fed tower: the first one's forward pass on chosen rows of a batch, and nothing else of a run.
 
-Beside the batch is fed  all that does not follow from a row alone by a law of the model's own:
+Beside the batch is fed all that does not follow from a row alone by a law of the model's own:
 
   draws     what was drawn for a row goes where the row goes; no state of a generator moves
   sums      over all towers are as they would be without the others

@@ -37,8 +37,7 @@ from towers.tower.losses import sum_returned
 _ROUNDING = {False: (1e-4, 1e-3), True: (1e-2, 5e-2)}
 # What an op computes is compared with no less than this.
 _LEAST = 1e-3
-# The largest share by which two values can differ.
-_MOST = 2.0
+_MOST = 2.0  # The largest share by which two values can differ.
 # What a kind of values is called.
 _NAMES = {'sum': 'The model\'s {}', 'gradient': 'The gradient of {}',
           'input': 'The input of {}, batch normalisation,'}
@@ -266,13 +265,12 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
 def _run_beside(fed) -> List[List[Values]]:
   """Returns, by layout, the model's sums on some rows and on them twice, in another graph."""
   config = tf.ConfigProto(device_count={'GPU': 0})
-  # It takes more time than four runs on a few rows.
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  config.graph_options.rewrite_options.disable_meta_optimizer = True  # For a few small runs.
   graph, batch, returned = fed.tower.call_beside()
   with graph.as_default(), tf.Session(config=config) as session:
     sums = sum_returned(returned, batch)
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-    session.run(tf.tables_initializer())
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
+                 tf.tables_initializer()])
     tower = fed.tower._replace(loss=sums.values['loss'], sums=sums.values, weights=sums.weights,
                                gradients=[], update_ops=[])
     size = min(fed.size, _FEW)
