@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -280,6 +281,13 @@ def test_the_message_names_what_was_found_and_the_fix(site, python, folders, sai
     installed.check_environment(python, site(*folders or []), folders is not None)
   for part in said + ['./run']:
     assert part in str(error.value)
+
+
+def test_no_folder_for_temporary_files(site, monkeypatch):
+  monkeypatch.setattr(tempfile, 'tempdir', None)
+  monkeypatch.setattr(tempfile, '_candidate_tempdir_list', lambda: ['/dev/null/a', '/dev/null/b'])
+  with pytest.raises(UsageError, match="No usable .*'/dev/null/b'.*set TMPDIR"):
+    installed.check_environment((3, 7), site(), True)
 
 
 @pytest.mark.parametrize('python, folders, is_tested', [

@@ -7,6 +7,7 @@ packages silently trains on the wrong device. So this check comes first.
 import os
 import re
 import sys
+import tempfile
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from towers.base.usage_error import UsageError
@@ -73,6 +74,12 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
     wanted = 'tensorflow-gpu==1.14.0' if python == (3, 7) else 'tensorflow'
     raise UsageError(
         f'TensorFlow is not installed in {sys.prefix}: install {wanted}, {_PINNED}.')
+
+  try:
+    tempfile.gettempdir()  # The import asks for it too.
+  except FileNotFoundError as error:
+    raise UsageError(f'{error.strerror}: make room in one of them, or set TMPDIR to a folder that '
+                     'can be written.') from None
 
   _refuse_two_tensorflows([found for found in distributions if found.name in _TENSORFLOW_NAMES])
 

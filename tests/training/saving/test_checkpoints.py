@@ -1,5 +1,6 @@
 """Checkpoints are equal for any number of towers and placement, and messages name what is wrong."""
 
+import errno
 import os
 import shutil
 
@@ -161,6 +162,23 @@ def test_any_damage_of_the_newest_index_falls_back(tmp_path):
     # As earlier versions wrote it.
     (tmp_path / 'model.ckpt-2.sums').unlink()
     assert checkpoints.restore(run.session) == str(tmp_path / 'model.ckpt-2')
+
+
+@pytest.mark.parametrize('of', ['folder', 'state file'])
+def test_a_sync_that_fails_once_leaves_no_older_checkpoint_as_the_newest(of, tmp_path, monkeypatch):
+  sync, failed = os.fsync, []
+
+  def fail_once(handle):
+    path = os.readlink(f'/proc/self/fd/{handle}')
+    if not failed and str(tmp_path) == (path if of == 'folder' else os.path.dirname(path)):
+      failed.append(path)
+      raise OSError(errno.EIO, os.strerror(errno.EIO))
+    sync(handle)
+
+  trained(tmp_path, 1)
+  monkeypatch.setattr(os, 'fsync', fail_once)
+  trained(tmp_path, 1)
+  assert failed and tf.train.latest_checkpoint(str(tmp_path)).endswith('model.ckpt-2')
 
 
 def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):

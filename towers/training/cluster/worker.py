@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import hashlib
 import json
+import resource
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -33,6 +34,8 @@ from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
 from towers.training.faults.run_error import RunError, WorkerGone, tell_uncaught
 from towers.training.stepping.startup import Startup
 
+# Those of TensorFlow's server, of data and of checkpoints; -1 is no limit.
+_OPEN_FILES = 64
 _FIX = 'Start all of them with the same flags, data and versions.'
 
 
@@ -178,6 +181,14 @@ def _find_started(cluster: Cluster, session_config: Any) -> Optional[Worker]:
   return worker
 
 
+def _check_open_files():
+  """Raises a UsageError where TensorFlow's server would end the process for want of files."""
+  limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if 0 <= limit < _OPEN_FILES:
+    raise UsageError(f'A worker needs some {_OPEN_FILES} open files, and this process may have '
+                     f'{limit}: raise the limit, as by ulimit -n 1024.')
+
+
 @contextlib.contextmanager
 def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup,
                  session_settings: Mapping[str, Any], start_seconds: float = 300.0,
@@ -200,6 +211,7 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
     yield None
     return
   tell_uncaught()
+  _check_open_files()
   startup.limit_idleness(start_seconds)
   session_config = build_session_config(workers=Workers(cluster.num_workers, cluster.rank),
                                         **session_settings)

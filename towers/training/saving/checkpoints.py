@@ -226,7 +226,11 @@ class Checkpoints:
           os.replace(os.path.join(aside, PREFIX) + suffix, path + suffix)
       self._saved_step = snapshot.step
       self.reason = ''
-      self._forget_oldest(snapshot.step, notes[1] if notes else [])
+      best_first = notes[1] if notes else []
+      try:
+        self._forget_oldest(snapshot.step, best_first)
+      except OSError:  # Once more, since the checkpoint is there, and would not be named.
+        self._forget_oldest(snapshot.step, best_first)
     except (OSError, tf.errors.OpError) as error:
       text = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
               f'{find_reason(error)}; those before it stay')
