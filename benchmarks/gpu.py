@@ -24,9 +24,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from benchmarks import step
 from benchmarks.harness import step_table
-from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, write_figures
 from benchmarks.harness.task import NETS, NUM_CLASSES, Task
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config

@@ -25,9 +25,8 @@ import sys
 import time
 from typing import Any, Dict, List, Tuple
 
-from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
-from benchmarks.harness.machine import read_peak_bytes
+from benchmarks.harness.machine import read_peak_bytes, write_figures
 from benchmarks.peers.mirrored import open_mirrored
 from models import MODELS
 

@@ -25,9 +25,8 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from benchmarks.harness import step_table
-from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, write_figures
 from benchmarks.harness.processes import Absent, Failed, StepProcess
 from benchmarks.harness.step_process import KINDS
 from benchmarks.harness.step_table import ONE_TOWER, OURS

@@ -23,8 +23,8 @@ import contextlib
 import statistics
 from typing import Any, Dict, List, Sequence
 
-from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
+from benchmarks.harness.machine import write_figures
 from benchmarks.harness.processes import Processes, start_workers
 from benchmarks.harness.worker_steps import NETS
 from benchmarks.peers import horovod

@@ -1,14 +1,20 @@
-"""The machine and the commit that figures belong to, and this process's peak memory."""
+"""Figures as a file, the machine and commit they belong to, and this process's peak memory."""
 
+import json
 import os
 import platform
-import resource
 import subprocess
-from typing import Dict
+from typing import Any, Dict
 
 from towers.base.cores import count_cores
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def write_figures(path: str, content: Any) -> None:
+  """Writes figures as JSON."""
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump(content, file, indent=1)
 
 
 def describe_machine() -> Dict[str, str]:
@@ -18,22 +24,16 @@ def describe_machine() -> Dict[str, str]:
 
 
 def read_peak_bytes() -> int:
-  """Returns this process's peak memory; off Linux, at least that of its parent when it forked."""
-  try:
-    with open('/proc/self/status', encoding='utf-8') as file:
-      [kilobytes] = [line.split()[1] for line in file if line.startswith('VmHWM:')]
-  except (OSError, ValueError):
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  """Returns this process's peak memory. `getrusage` would count that of its parent too."""
+  with open('/proc/self/status', encoding='utf-8') as file:
+    [kilobytes] = [line.split()[1] for line in file if line.startswith('VmHWM:')]
   return int(kilobytes) * 1024
 
 
 def _find_processor():
-  try:
-    with open('/proc/cpuinfo', encoding='utf-8') as file:
-      names = [line.split(':', 1)[1].strip() for line in file if line.startswith('model name')]
-  except OSError:
-    names = []
-  return names[0] if names else platform.processor() or platform.machine()
+  with open('/proc/cpuinfo', encoding='utf-8') as file:
+    names = [line.split(':', 1)[1].strip() for line in file if line.startswith('model name')]
+  return names[0] if names else platform.machine()
 
 
 def _find_commit():

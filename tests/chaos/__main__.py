@@ -17,8 +17,9 @@ from typing import Callable
 
 from tests.chaos.chain import Chains, draw_chain
 from tests.chaos.disk import Disk
-from tests.chaos.elastic import ElasticRuns, draw_plan
+from tests.chaos.elastic import draw_plan, run_elastic
 from tests.chaos.ledger import Ledger
+from tests.chaos.team import Lost
 
 _NUM_STEPS = 90
 _MOST_LIVES = 6
@@ -43,27 +44,33 @@ def main() -> int:
     say('the disk is a file system of its own' if disk.is_mounted else
         'no file system can be mounted, so no disk is full')
     ledger = Ledger()
-    if not given.elastic:
-      chains = Chains(disk, num_steps=_NUM_STEPS, ledger=ledger, report=say)
-      lost = run_many(given, seed, ledger, lambda index: chains.run(
-          draw_chain(seed, index, most_lives=_MOST_LIVES)))
-    else:
-      chains = Chains(disk, num_steps=_NUM_ELASTIC_STEPS, ledger=ledger, report=say)
-      runs = ElasticRuns(disk, expect=lambda: chains.expect(None), num_steps=_NUM_ELASTIC_STEPS,
-                         ledger=ledger, report=say)
-      lost = run_many(given, seed, ledger, lambda index: runs.run(
-          draw_plan(seed, index, num_changes=_NUM_CHANGES)))
-  return 1 if lost else 0
+    chains = Chains(disk, num_steps=_NUM_ELASTIC_STEPS if given.elastic else _NUM_STEPS,
+                    ledger=ledger, report=say)
+
+    def run(index):
+      if not given.elastic:
+        chains.run(draw_chain(seed, index, most_lives=_MOST_LIVES))
+        return
+      expected = chains.expect(None)
+      with disk.run_folder() as folder:
+        run_elastic(draw_plan(seed, index, num_changes=_NUM_CHANGES), folder, expected=expected,
+                    num_steps=_NUM_ELASTIC_STEPS, ledger=ledger, report=say)
+
+    return 1 if run_many(given, seed, ledger, run) else 0
 
 
 def run_many(given: argparse.Namespace, seed: int, ledger: Ledger,
-             run: Callable[[int], bool]) -> int:
+             run: Callable[[int], None]) -> int:
   """Runs one after the other for some minutes, or the one that is given; returns how many lost."""
   started, count, lost = time.monotonic(), 0, 0
   while not count or given.chain is None and time.monotonic() - started < 60 * given.minutes:
     index = count if given.chain is None else given.chain
-    if not run(index):
-      say(f"again: python -m tests.chaos --seed={seed} --chain={index}"
+    try:
+      run(index)
+      ledger.survive()
+    except Lost as error:
+      ledger.lose()
+      say(f'LOST: {error}\nagain: python -m tests.chaos --seed={seed} --chain={index}'
           f"{' --elastic' if given.elastic else ''}")
       lost += 1
     count += 1

@@ -1,8 +1,6 @@
 """A chain: lives of one run, in one shape or in many, until it is done."""
 
-import os
 import random
-import shutil
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from tests.chaos import judge
@@ -62,22 +60,14 @@ class Chains:
     self._flags = [*FLAGS, f'--steps={num_steps}']
     self._expected: Dict[Optional[Shape], judge.Outcome] = {}
 
-  def run(self, chain: ChainPlan) -> bool:
+  def run(self, chain: ChainPlan) -> None:
+    """Runs one; raises Lost if it is not one uninterrupted run."""
     self._report(f'chain in {chain.shape or "a shape for each life"}')
-    folder = os.path.join(self._disk.folder, 'chain')
-    try:
-      self._run(chain, folder)
-    except Lost as lost:
-      self._ledger.lose()
-      self._report(f'LOST: {lost}')
-      return False
-    finally:
-      shutil.rmtree(folder, ignore_errors=True)
-    self._ledger.survive()
-    return True
-
-  def _run(self, chain, folder):
     expected = self.expect(chain.shape)
+    with self._disk.run_folder() as folder:
+      self._run(chain, folder, expected)
+
+  def _run(self, chain, folder, expected):
     damage = Damage(folder)
     # An average life gets so far that the last one ends near the end of the run.
     most_steps = 2 * self._num_steps // (len(chain.lives) - 1)
@@ -124,13 +114,10 @@ class Chains:
   def expect(self, shape: Optional[Shape]) -> judge.Outcome:
     """Returns what an uninterrupted run does in this shape, or in any if None."""
     if shape not in self._expected:
-      folder = os.path.join(self._disk.folder, 'uninterrupted')
-      try:
-        plan = LifePlan(shape or _SIMPLE, (), False, 0)
+      plan = LifePlan(shape or _SIMPLE, (), False, 0)
+      with self._disk.run_folder() as folder:
         life, is_done = self._live(plan, folder, drops_out=shape is not None, most_steps=0)
         assert is_done
         self._expected[shape] = judge.join_lives([life],
                                                  *judge.read_files(folder, self._num_steps))
-      finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return self._expected[shape]

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 
 # Twenty times what a chain keeps.
@@ -28,6 +29,15 @@ class Disk:
   def __exit__(self, *_):
     if self.is_mounted:
       subprocess.run(['umount', '-l', self.folder], check=True)
+
+  @contextlib.contextmanager
+  def run_folder(self):
+    """Yields the path of a folder for one run."""
+    path = os.path.join(self.folder, 'run')
+    try:
+      yield path
+    finally:
+      shutil.rmtree(path, ignore_errors=True)
 
   @contextlib.contextmanager
   def full(self):

@@ -11,7 +11,6 @@ import math
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from typing import Callable, Dict, List, NamedTuple, Sequence
 from tests import ROOT
 from tests.chaos import judge
 from tests.chaos.chain import FLAGS
-from tests.chaos.disk import Disk
 from tests.chaos.ledger import Ledger
 from tests.chaos.shape import BATCH_SIZE, Shape
 from tests.chaos.team import LIMIT_SECONDS, Lost, read_notes
@@ -150,50 +148,27 @@ class ElasticRun:
     return self.read_rounds()
 
 
-class ElasticRuns:
-  """Runs plans, and compares each with what an uninterrupted run does, which `expect` returns."""
-
-  def __init__(self, disk: Disk, *, expect: Callable[[], judge.Outcome], num_steps: int,
-               ledger: Ledger, report: Callable[[str], None]):
-    self._folder = os.path.join(disk.folder, 'elastic')
-    self._expect = expect
-    self._num_steps = num_steps
-    self._ledger = ledger
-    self._report = report
-
-  def run(self, plan: ElasticPlan) -> bool:
-    self._report(f'{plan.shape}, at least {plan.min_workers}')
-    try:
-      self._run(plan)
-    except Lost as lost:
-      self._ledger.lose()
-      self._report(f'LOST: {lost}')
-      return False
-    finally:
-      shutil.rmtree(self._folder, ignore_errors=True)
-    self._ledger.survive()
-    return True
-
-  def _run(self, plan):
-    expected = self._expect()
-    flags = [*FLAGS, f'--steps={self._num_steps}']
-    dice = random.Random(plan.seed)
-    changes = []
-    with ElasticRun(plan, self._folder, flags) as run:
-      for kind in plan.changes:
-        goes_on, changed = _change(kind, run, plan, dice, index=len(changes))
-        changes += [kind] * changed
-        if not goes_on:
-          break
-      rounds = run.finish()
-    for index, kind in enumerate(changes):
-      self._ledger.strike(kind)
-      self._report(f'  {kind} in round {index} of {rounds[index].size} workers')
-    lives = [judge.read_life([one.notes[rank] for rank in sorted(one.notes)],
-                             is_whole=one is rounds[-1]) for one in rounds]
-    found = judge.join_lives(lives, *judge.read_files(run.checkpoints, self._num_steps),
-                             expected=expected)
-    judge.compare(found, expected, is_exact=False, history=True)
+def run_elastic(plan: ElasticPlan, folder: str, *, expected: judge.Outcome, num_steps: int,
+                ledger: Ledger, report: Callable[[str], None]) -> None:
+  """Runs a plan; raises Lost if all rounds together are not the uninterrupted run."""
+  report(f'{plan.shape}, at least {plan.min_workers}')
+  dice = random.Random(plan.seed)
+  changes = []
+  with ElasticRun(plan, folder, [*FLAGS, f'--steps={num_steps}']) as run:
+    for kind in plan.changes:
+      goes_on, changed = _change(kind, run, plan, dice, index=len(changes))
+      changes += [kind] * changed
+      if not goes_on:
+        break
+    rounds = run.finish()
+  for index, kind in enumerate(changes):
+    ledger.strike(kind)
+    report(f'  {kind} in round {index} of {rounds[index].size} workers')
+  lives = [judge.read_life([one.notes[rank] for rank in sorted(one.notes)],
+                           is_whole=one is rounds[-1]) for one in rounds]
+  found = judge.join_lives(lives, *judge.read_files(run.checkpoints, num_steps),
+                           expected=expected)
+  judge.compare(found, expected, is_exact=False, history=True)
 
 
 def _change(kind, run, plan, dice, *, index):
