@@ -3,11 +3,9 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
-from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
 from tests.harness.loaded_process import LoadedProcess
 from towers_launch.tf_config import format_tf_config
@@ -18,11 +16,11 @@ SECONDS = 60
 class ProcessCluster:
   """Runs `python -m tests.harness.faulty_run FAULT [flags]` as every worker.
 
-  `faults`, `flags_of` and `prefixes` hold what differs, by rank.
+  `faults` and `flags_of` hold what differs, by rank.
   """
 
   def __init__(self, *, num_workers=2, fault='none', faults=None, flags=(), flags_of=None,
-               absent=(), addresses=None, prefixes=None):
+               absent=(), addresses=None):
     self.addresses = addresses or [f'127.0.0.1:{port}' for port in find_ports(num_workers)]
     self._lines = [[] for _ in range(num_workers)]
     self._commands = [
@@ -30,7 +28,6 @@ class ProcessCluster:
          *(flags_of or {}).get(rank, ())]
         for rank in range(num_workers)
     ]
-    self._prefixes = prefixes or {}
     self._readers = {}
     self.processes = [None] * num_workers
     for rank in range(num_workers):
@@ -40,13 +37,7 @@ class ProcessCluster:
   def start(self, rank):
     """Starts a worker, or restarts it."""
     environ = dict(os.environ, TF_CONFIG=format_tf_config(self.addresses, 'worker', rank))
-    command = self._commands[rank]
-    if rank in self._prefixes:
-      process = subprocess.Popen(
-          [*self._prefixes[rank], sys.executable, *command], cwd=ROOT, env=environ, text=True,
-          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    else:
-      process = LoadedProcess(command, stderr=subprocess.STDOUT, env=environ)
+    process = LoadedProcess(self._commands[rank], stderr=subprocess.STDOUT, env=environ)
     self.processes[rank] = process
 
     def read():

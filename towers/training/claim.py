@@ -25,4 +25,4 @@ def claim(config: Config, cluster: Cluster, *, listens: bool = True) -> ContextM
                 summary_dir=config.summary_dir, export_dir=config.export_dir, checkpoint_dir=folder)
   if listens:
     check_port(cluster)
-  return lock_folder(folder, wait_seconds=config.start_seconds if cluster.is_elastic else 0)
+  return lock_folder(folder)

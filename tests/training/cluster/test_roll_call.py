@@ -1,8 +1,6 @@
 """All workers report to the chief before TensorFlow speaks, and each names the one that differs."""
 
 import concurrent.futures
-import contextlib
-import json
 import os
 import re
 import socket
@@ -115,35 +113,6 @@ def test_two_processes_of_one_rank_are_told(addresses, threads):
     older.result(20)
   report(addresses, 2, {})
   assert chief.result(20) == newer.result(20) == [{}, dict(age=1), {}]
-
-
-def read_lines(connection, received, line):
-  """Reads until a line begins with `line`; returns all lines."""
-  connection.settimeout(20)
-  while not any(text.startswith(line) for text in received.splitlines()):
-    received += connection.recv(1 << 16)
-  return received.splitlines()
-
-
-def test_of_many_workers_none_hears_of_each_other_one(threads):
-  count = 60
-  addresses = [f'127.0.0.1:{port}' for port in find_ports(1)] + [
-      f'10.0.0.{rank}:1' for rank in range(1, count)]
-  told, started = [], time.monotonic()
-  chief = threads.submit(report, addresses, 0, dict(rank=0), told=told)
-  with contextlib.ExitStack() as opened:
-    connections = [opened.enter_context(connect(addresses[0])) for _ in range(1, count)]
-    for rank, connection in enumerate(connections, 1):
-      connection.sendall(b'{"rank": %d, "facts": {"rank": %d}}\n' % (rank, rank))
-      if rank == 1:
-        read_lines(connection, b'', b'{"missing": [2, 3')
-      time.sleep(0.01)
-    answers = [read_lines(connection, b'', b'{"facts"') for connection in connections]
-  assert all(len(lines) <= 2 + time.monotonic() - started for lines in answers)
-  expected = [dict(rank=rank) for rank in range(count)]
-  assert {lines[-1] for lines in answers} == {json.dumps(dict(facts=expected)).encode()}
-  assert chief.result(20) == expected
-  assert told[0].endswith('worker 8 (10.0.0.8:1) and 51 others are not there yet')
 
 
 def test_a_port_in_use_is_told(addresses):

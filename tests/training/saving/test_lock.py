@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -30,17 +29,6 @@ def test_a_second_run_is_refused_and_told_which_the_first_is_until_that_is_kille
     other.communicate()
   with lock_folder(str(tmp_path)):
     pass
-
-
-def test_who_may_wait_gets_it_once_the_other_has_ended(tmp_path):
-  other = subprocess.Popen([sys.executable, '-c', HOLD, str(tmp_path)], cwd=ROOT,
-                           stdout=subprocess.PIPE, text=True)
-  assert other.stdout.readline() == 'locked\n'
-  timer = threading.Timer(0.5, other.kill)
-  timer.start()
-  with lock_folder(str(tmp_path), wait_seconds=60):
-    assert other.wait(timeout=60) < 0
-  other.communicate()
 
 
 def test_it_is_given_back_at_the_end_and_after_an_error(tmp_path):

@@ -11,17 +11,13 @@ HTTP/2), which shows its state without a port or a message of our own:
 The first counts at once and for good, since a worker that starts again alone cannot join in the
 middle of a step. The others count after a time. While steps make progress, no worker counts as
 gone.
-
-Each connection stays open until the next check. So a process that ends between two checks shows
-too, by the end of its connection, even if another one listens in its place already.
 """
 
 import concurrent.futures
-import contextlib
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from towers.base.usage_error import first_few
 from towers.placement.cluster import Cluster
@@ -31,69 +27,33 @@ from towers.training.faults.run_error import WorkerGone, end_process
 REFUSED = 'refused'
 _SECONDS_TO_GREET = 2.0
 _GREETING = 4  # The type of an HTTP/2 SETTINGS frame, its fourth byte.
-_RECEIVE_BYTES = 1 << 12
 _SECONDS_BETWEEN = 0.5
 _SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
 
 
-def greet(address: str, seconds: float = _SECONDS_TO_GREET
-          ) -> Tuple[str, Optional[socket.socket]]:
-  """Returns the connection with a TensorFlow server at 'host:port', else the fault, in words."""
+def greet(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
+  """Returns '' if a TensorFlow server at 'host:port' greets, else the fault, in words."""
   host, _, port = address.rpartition(':')
   try:
-    with contextlib.ExitStack() as stack:
-      connection = stack.enter_context(
-          socket.create_connection((host.strip('[]'), int(port)), seconds))
+    with socket.create_connection((host.strip('[]'), int(port)), seconds) as connection:
       connection.settimeout(seconds)
       greeting = connection.recv(9)
-      if len(greeting) > 3 and greeting[3] == _GREETING:
-        stack.pop_all()
-        return '', connection
   except (ConnectionRefusedError, ConnectionResetError):
-    return REFUSED, None
+    return REFUSED
   except socket.timeout:
-    return 'does not answer', None
+    return 'does not answer'
   except OSError as error:
-    return f'cannot be reached: {error}', None
-  return 'is no TensorFlow server' if greeting else REFUSED, None
+    return f'cannot be reached: {error}'
+  if len(greeting) > 3 and greeting[3] == _GREETING:
+    return ''
+  return 'is no TensorFlow server' if greeting else REFUSED
 
 
-class Connections:
-  """Those with other workers, each open until the next time that its worker is asked."""
-
-  def __init__(self):
-    self._open: Dict[int, socket.socket] = {}
-
-  def find_faults(self, cluster: Cluster, ranks: Sequence[int]) -> Dict[int, str]:
-    """Returns what `greet` finds of some workers, by rank, or that they have ended since."""
-    older, self._open, faults = self._open, {}, {}
-    addresses = [cluster.addresses[rank] for rank in ranks]
-    with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(ranks))) as threads:
-      greetings = list(threads.map(greet, addresses))
-    for rank, (fault, connection) in zip(ranks, greetings):
-      faults[rank] = fault
-      if connection:
-        self._open[rank] = connection
-    # Those are looked at last, so that at each moment a connection was open.
-    for rank, connection in older.items():
-      if _has_ended(connection):
-        faults[rank] = REFUSED
-      connection.close()
-    return faults
-
-
-def _has_ended(connection):
-  """Whether the other side of a connection is closed, as by the end of its process."""
-  connection.setblocking(False)
-  try:
-    while connection.recv(_RECEIVE_BYTES):
-      pass
-  except ConnectionResetError:
-    return True
-  except OSError:  # Nothing more has come.
-    return False
-  return True
+def find_faults(cluster: Cluster, ranks: Sequence[int]) -> Dict[int, str]:
+  """Returns what `greet` finds of some workers, by rank."""
+  with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(ranks))) as threads:
+    return dict(zip(ranks, threads.map(greet, [cluster.addresses[rank] for rank in ranks])))
 
 
 class Peers:
@@ -106,21 +66,18 @@ class Peers:
   def __init__(self, cluster: Cluster, *, limit_seconds: float,
                on_gone: Optional[Callable[[str], Any]] = None,
                clock: Callable[[], float] = time.monotonic,
-               ask: Optional[Callable[[Cluster, Sequence[int]], Dict[int, str]]] = None):
-    """Prepares.
+               ask: Callable[[Cluster, Sequence[int]], Dict[int, str]] = find_faults):
+    """Lets a worker be silent so long if nothing shows that its process has ended.
 
-    Args:
-      cluster: the workers, this one included.
-      limit_seconds: how long a worker may be silent if nothing shows that its process has ended.
-      on_gone: called with the reason, in a thread; None writes it and ends the process.
-      clock, ask: stand in for the time and for `Connections.find_faults` in tests.
+    `on_gone` is called with the reason, in a thread; None writes it and ends the process. `clock`
+    and `ask` stand in for the time and for `find_faults` in tests.
     """
     self.is_busy: Callable[[], bool] = lambda: False
     self._cluster = cluster
     self._limit_seconds = limit_seconds
     self._on_gone = on_gone or (lambda reason: end_process(reason, WorkerGone.exit_code))
     self._clock = clock
-    self._ask = ask or Connections().find_faults
+    self._ask = ask
     # By rank, from the next one on, so that not all ask the same worker at once.
     self._others = [(cluster.rank + distance) % len(cluster.addresses)
                     for distance in range(1, len(cluster.addresses))]

@@ -29,8 +29,6 @@ _RECEIVE_BYTES = 1 << 16
 _SECONDS_BETWEEN = 0.2
 _SECONDS_BETWEEN_LINES = 1.0  # To the user, and to the other workers.
 _SECONDS_TO_CONNECT = 2.0
-# The chief waits so long for the others to close, which shows that they have read the facts.
-_SECONDS_TO_CLOSE = 5.0
 
 
 class RollCall:
@@ -122,10 +120,10 @@ class RollCall:
 
   def _collect(self, own):
     """Waits for the facts of all workers, and sends them to all."""
-    has_changed, sent_at = False, -_SECONDS_BETWEEN_LINES
+    sent, sent_at = self.missing, -_SECONDS_BETWEEN_LINES
     with _Reporters(self._cluster) as reporters:
       while True:
-        has_changed = reporters.poll(_SECONDS_BETWEEN) or has_changed
+        reporters.poll(_SECONDS_BETWEEN)
         gone = [rank for rank in range(1, len(self._cluster.addresses))
                 if rank not in reporters.facts]
         # A worker that came and left had its own reason, such as that another one is missing.
@@ -133,11 +131,10 @@ class RollCall:
         if not gone:
           facts = [own, *(reporters.facts[rank] for rank in sorted(reporters.facts))]
           reporters.send(dict(facts=facts))
-          reporters.wait_until_closed(_SECONDS_TO_CLOSE)
           return facts
-        if has_changed and time.monotonic() >= sent_at + _SECONDS_BETWEEN_LINES:
+        if self.missing != sent and time.monotonic() >= sent_at + _SECONDS_BETWEEN_LINES:
           reporters.send(dict(missing=self.missing))
-          has_changed, sent_at = False, time.monotonic()
+          sent, sent_at = self.missing, time.monotonic()
         self._check_time(_describe_silence(self.missing))
 
 
@@ -164,9 +161,8 @@ class _Reporters:
     for connection in [self._listener, *self._received]:
       connection.close()
 
-  def poll(self, seconds: float) -> bool:
-    """Takes what has come, and waits for it up to `seconds`; returns whether `facts` changed."""
-    before = dict(self.facts)
+  def poll(self, seconds: float) -> None:
+    """Takes what has come, and waits for it up to `seconds`."""
     readable = [key.fileobj for key, _ in self._selector.select(seconds)]
     for connection in readable:
       # One that is readable may have been forgotten since, for a newer one of its rank.
@@ -177,7 +173,6 @@ class _Reporters:
       connection.settimeout(_SECONDS_TO_CONNECT)
       self._received[connection] = b''
       self._selector.register(connection, selectors.EVENT_READ)
-    return self.facts != before
 
   def _receive(self, connection):
     """Returns whether a connection goes on; it ends with its process, or if it makes no sense."""
@@ -219,12 +214,6 @@ class _Reporters:
     """Sends a message to all that have reported."""
     for connection in self._ranks:
       _send(connection, message)
-
-  def wait_until_closed(self, seconds: float) -> None:
-    """Waits until all that have reported have closed their side, not for those that come later."""
-    until, told = time.monotonic() + seconds, list(self._ranks)
-    while any(connection in self._ranks for connection in told) and time.monotonic() < until:
-      self.poll(_SECONDS_BETWEEN)
 
 
 def _listen(cluster: Cluster) -> socket.socket:

@@ -29,7 +29,7 @@ from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
 from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
-from towers.training.cluster.peers import REFUSED, Connections, Peers
+from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
 from towers.training.faults.run_error import RunError, WorkerGone, tell_uncaught
 from towers.training.stepping.startup import Startup
@@ -76,10 +76,10 @@ class Worker:
 
   def meet(self, limit_seconds: float) -> None:
     """Waits until the servers of all workers answer; raises a WorkerGone that names the missing."""
-    until, connections = time.monotonic() + limit_seconds, Connections()
+    until = time.monotonic() + limit_seconds
     missing = [rank for rank in range(len(self.cluster.addresses)) if rank != self.cluster.rank]
     while True:
-      found = connections.find_faults(self.cluster, missing)
+      found = find_faults(self.cluster, missing)
       faults = {rank: fault for rank, fault in found.items() if fault}
       missing = sorted(faults)
       if not faults:
@@ -195,13 +195,9 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
                  worker_seconds: float = 20.0) -> Iterator[Optional[Worker]]:
   """Meets the other workers, and watches them while the context lasts; yields None if alone.
 
-  Args:
-    cluster: the workers, this one included.
-    facts: what all workers must share, such as flags and examples, by name.
-    startup: entered.
-    session_settings: arguments of `towers.build_session_config`, the devices among them.
-    start_seconds: how long to wait for all workers.
-    worker_seconds: how long another worker may then be silent.
+  All must share the `facts` by name, such as flags and examples. `session_settings` are arguments
+  of `towers.build_session_config`, the devices among them. All have `start_seconds` to come, and
+  another may then be silent for `worker_seconds`.
 
   Raises:
     UsageError: the port is in use, or the workers differ.

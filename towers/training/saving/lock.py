@@ -15,14 +15,11 @@ from typing import Iterator, Optional
 from towers.base.usage_error import UsageError
 
 _NAME = 'lock'
-_SECONDS_BETWEEN = 0.2
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Optional[str], *, wait_seconds: float = 0.0) -> Iterator[None]:
+def lock_folder(folder: Optional[str]) -> Iterator[None]:
   """Makes a folder and keeps other runs out of it; does nothing for None.
-
-  It waits so long for another process to leave it, such as the chief of a round before.
 
   Raises:
     UsageError: the folder cannot be made or written to, or another process has it.
@@ -39,7 +36,7 @@ def lock_folder(folder: Optional[str], *, wait_seconds: float = 0.0) -> Iterator
                      'Choose a folder that can be.') from None
   with os.fdopen(handle, 'r+') as file:
     try:
-      _lock(file, wait_seconds)
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       raise UsageError(f'checkpoint_dir {folder} is in use by another run: '
                        f'{_describe(file.read(1000))}. Wait until it has ended, end it, or give '
@@ -54,18 +51,6 @@ def lock_folder(folder: Optional[str], *, wait_seconds: float = 0.0) -> Iterator
       json.dump(owner, file)
       file.flush()
     yield
-
-
-def _lock(file, wait_seconds):
-  until = time.monotonic() + wait_seconds
-  while True:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      return
-    except BlockingIOError:
-      if time.monotonic() >= until:
-        raise
-    time.sleep(_SECONDS_BETWEEN)
 
 
 def _describe(text):
