@@ -1,6 +1,5 @@
 """What dead processes left is swept, not what others write; nothing but files is replaced."""
 
-import fcntl
 import os
 import socket
 import subprocess
@@ -9,10 +8,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from towers.base import files
 from towers.base.files import (
-  file_aside,
-  folder_aside,
   name_other_kind,
   open_regular,
   sweep,
@@ -43,24 +39,6 @@ def test_what_another_process_writes_stays_until_that_is_killed(tmp_path):
   sweep(str(tmp_path))
   assert [path.name for path in tmp_path.iterdir()] == ['other']
   sweep(str(tmp_path / 'nowhere'))
-
-
-def test_a_sweep_just_before_the_lock_only_makes_another_file(tmp_path, monkeypatch):
-  lock, swept = fcntl.flock, []
-
-  def sweep_first(handle, operation):
-    if not swept:
-      swept.append(handle)
-      monkeypatch.setattr(files.fcntl, 'flock', lock)
-      sweep(str(tmp_path))
-    lock(handle, operation)
-
-  for open_aside in (file_aside, folder_aside):
-    swept.clear()
-    monkeypatch.setattr(files.fcntl, 'flock', sweep_first)
-    with open_aside(str(tmp_path)):
-      assert len(list(tmp_path.iterdir())) == 1 and swept
-    assert not list(tmp_path.iterdir())
 
 
 def make_fifo(path):

@@ -45,33 +45,27 @@ def write_whole(path: str, content: bytes) -> None:
 @contextlib.contextmanager
 def file_aside(folder: str) -> Iterator[Tuple[str, BinaryIO]]:
   """Makes a file in a folder; yields its path and the open file, and removes what is left of it."""
-  while True:
-    handle, path = tempfile.mkstemp(prefix=PREFIX, dir=folder)
-    with os.fdopen(handle, 'wb') as file:
-      if _lock(handle, path):
-        try:
-          yield path, file
-        finally:
-          with contextlib.suppress(FileNotFoundError):  # It has been renamed.
-            os.remove(path)
-        return
+  handle, path = tempfile.mkstemp(prefix=PREFIX, dir=folder)
+  with os.fdopen(handle, 'wb') as file:
+    _lock(handle)
+    try:
+      yield path, file
+    finally:
+      with contextlib.suppress(FileNotFoundError):  # It has been renamed.
+        os.remove(path)
 
 
 @contextlib.contextmanager
 def folder_aside(folder: str) -> Iterator[str]:
   """Makes a folder in another; yields its path, and removes it and all that is left in it."""
-  while True:
-    path = tempfile.mkdtemp(prefix=PREFIX, dir=folder)
-    handle = os.open(path, os.O_RDONLY)
-    try:
-      if _lock(handle, path):
-        try:
-          yield path
-        finally:
-          shutil.rmtree(path, ignore_errors=True)
-        return
-    finally:
-      os.close(handle)
+  path = tempfile.mkdtemp(prefix=PREFIX, dir=folder)
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    _lock(handle)
+    yield path
+  finally:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(handle)
 
 
 def sweep(folder: str) -> None:
@@ -108,15 +102,10 @@ def open_regular(path: str) -> BinaryIO:
   return os.fdopen(handle, 'rb')
 
 
-def _lock(handle, path):
-  """Locks a new file; returns whether it is still there, since a sweep may have come first."""
+def _lock(handle):
   # Where files have no locks, nothing is swept either.
   with contextlib.suppress(OSError):
     fcntl.flock(handle, fcntl.LOCK_EX)
-  try:
-    return os.path.samestat(os.stat(path), os.fstat(handle))
-  except FileNotFoundError:
-    return False
 
 
 def _remove_unlocked(path):

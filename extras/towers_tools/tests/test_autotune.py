@@ -1,5 +1,6 @@
 """Autotune: it keeps the fastest settings that compute the same, and remembers them."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,15 +12,24 @@ from tests import ROOT
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster
 from towers.training.settings.config import Config
+from towers.training.settings.flags import parse_flags
 from towers_tools import autotune
 from towers_tools import fingerprint as fingerprints
 from towers_tools.autotune import list_alternatives, list_fusions, tune
 from towers_tools.fingerprint import fingerprint
-from towers_tools.timed_trial import TimedTrial
+from towers_tools.timed_trial import TimedTrial, format_flags
 
 LOSSES = (2.3, 2.2, 2.1, 2.0, 1.9)
 # With only variables and staging depth at their defaults, few trials are left.
 FEW = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, model='linear')
+
+
+def test_settings_become_flags_and_come_back():
+  config = Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True,
+                  learning_rate=0.001, schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
+  assert parse_flags(['main.py', *format_flags(dataclasses.asdict(config))]) == config
+  assert format_flags(dataclasses.asdict(Config())) == []
+  assert format_flags(dict(xla='on', shuffle=False)) == ['--noshuffle', '--xla=on']
 
 
 def tuned_by(speeds, config=FEW, **others):

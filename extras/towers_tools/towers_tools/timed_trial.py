@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import tempfile
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from towers.annexes import EXTRAS
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import ELASTIC
-from towers.settings import GROUPS
+from towers.settings import GROUPS, SETTINGS
 from towers.training.faults.run_error import WorkerGone
 from towers.training.settings.config import Config
-from towers.training.settings.flags import format_flags
 from towers.training.settings.user_functions import is_given
 
 # Trials add this folder to PYTHONPATH, so they also run where towers is not installed.
@@ -36,6 +35,21 @@ class TimedTrial(NamedTuple):
   num_towers: int = 0  # That trained.
   all_reduce_bytes: int = 0  # Of the gradients that towers or workers sum in a step.
   error: str = ''  # Why the trial failed, or ''.
+
+
+def format_flags(settings: Dict[str, Any]) -> List[str]:
+  """Returns the flags that give these settings; a setting at its default needs none."""
+  found = []
+  for name, setting in SETTINGS.items():
+    value = settings.get(name, setting.default)
+    if value == setting.default:
+      continue
+    if isinstance(value, bool):
+      found.append(f"--{'' if value else 'no'}{name}")
+    else:
+      text = ','.join(map(str, value)) if isinstance(value, (list, tuple)) else value
+      found.append(f'--{name}={text}')
+  return found
 
 
 def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str], steps: int,

@@ -1,6 +1,5 @@
 """A wrong setting is refused with its name, value and fix; each one reaches the command line."""
 
-import dataclasses
 
 import pytest
 
@@ -11,12 +10,10 @@ import towers.placement.variables
 import towers.tower.cloning.cloner
 import towers.tower.precision
 from towers.base.usage_error import UsageError
-from towers.input.plan import build_plan
 from towers.setting import Count, Path, Text
 from towers.settings import SETTINGS
 from towers.training.settings.config import Config
-from towers.training.settings.flags import COMMON, format_flags, parse_flags
-from towers.training.settings.timetable import Interval, build_interval
+from towers.training.settings.flags import COMMON, parse_flags
 
 NAN = float('nan')
 # By kind, what no setting of it can be; below zero, none is that says what it must be.
@@ -93,23 +90,6 @@ def test_a_path_on_another_file_system_is_refused_for_every_setting(name):
   assert getattr(Config(**{name: 'C:\\x', **others}), name) == 'C:\\x'
 
 
-OF_63_STEPS = build_plan(num_examples=500, batch_size=8, num_towers=1)
-
-
-@pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1),
-                                            ('2epochs', 126), ('1epoch', 63), ('0.5 epochs', 32),
-                                            ('0.001epochs', 1)])
-def test_intervals_are_steps_or_epochs(text, expected):
-  assert build_interval('validate_every', text, OF_63_STEPS) == Interval(expected)
-
-
-def test_steps_come_from_epochs_unless_given():
-  assert Config().count_steps(OF_63_STEPS) == 315
-  assert Config(epochs=0.5).count_steps(OF_63_STEPS) == 32
-  assert Config(epochs=0.001).count_steps(OF_63_STEPS) == 1
-  assert Config(steps=7).count_steps(OF_63_STEPS) == 7
-
-
 def test_the_rate_follows_the_optimizer_unless_given():
   rates = [Config(optimizer=optimizer).peak_learning_rate()
            for optimizer in ('sgd', 'momentum', 'adam', 'lamb', 'rmsprop', 'lars')]
@@ -135,14 +115,6 @@ def test_flags_become_a_config_and_defaults_are_the_configs():
       '--learning_rate=1e-3', '--schedule=piecewise', '--decay_epochs=3,4.5', '--steps', '12',
   ]) == Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True,
                learning_rate=0.001, schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
-
-
-def test_settings_become_flags_and_come_back():
-  config = Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True,
-                  learning_rate=0.001, schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
-  assert parse_flags(['main.py'] + format_flags(dataclasses.asdict(config))) == config
-  assert format_flags(dataclasses.asdict(Config())) == []
-  assert format_flags(dict(xla='on', shuffle=False)) == ['--noshuffle', '--xla=on']
 
 
 def test_help_names_every_flag_and_the_short_one_fits_a_screen(capsys):

@@ -29,39 +29,26 @@ def rates(epochs, **settings):
     return values
 
 
-def test_constant():
-  assert rates([0, 5], schedule='constant') == [0.5, 0.5]
-
-
-def test_no_schedule_falls_below_the_minimum():
-  values = rates([0, 5, 10, 12], schedule='cosine', min_rate=0.1)
-  assert values == pytest.approx([0.5, 0.3, 0.1, 0.1])
-  values = rates([0, 3, 9], schedule='piecewise', decay_epochs=(3.0, 6.0), min_rate=0.02)
-  assert values == pytest.approx([0.5, 0.05, 0.02])
-  values = rates([0.5, 9], schedule='exponential', decay_epochs=(1.0,), min_rate=0.02,
-                 warmup_epochs=1)
-  assert values == pytest.approx([0.25 * 10 ** -0.5, 0.02])
-
-
-def test_piecewise_falls_at_its_epochs():
-  values = rates([0, 2.99, 3, 5.99, 6, 9], schedule='piecewise', decay_epochs=(3.0, 6.0))
-  assert values == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])
-
-
-def test_exponential_falls_all_the_time():
-  values = rates([0, 1, 2, 4], schedule='exponential', decay_epochs=(2.0,), decay_rate=0.25)
-  assert values == pytest.approx([0.5, 0.25, 0.125, 0.03125])
-
-
-def test_cosine_ends_at_zero_and_stays_there():
-  values = rates([0, 2.5, 5, 10, 11], schedule='cosine')
-  assert values == pytest.approx([0.5, 0.25 * (1 + math.cos(math.pi / 4)), 0.25, 0, 0], abs=1e-7)
-
-
-def test_warm_up_rises_from_zero_in_a_straight_line():
-  assert rates([0, 0.5, 1, 2, 3], warmup_epochs=2.0,
-               schedule='constant') == pytest.approx([0, 0.125, 0.25, 0.5, 0.5])
-  assert rates([1, 5], warmup_epochs=2.0, schedule='cosine')[1] == pytest.approx(0.25)
+@pytest.mark.parametrize('epochs, settings, expected', [
+    ([0, 5], dict(schedule='constant'), [0.5, 0.5]),
+    ([0, 2.99, 3, 5.99, 6, 9], dict(schedule='piecewise', decay_epochs=(3.0, 6.0)),
+     [0.5, 0.5, 0.05, 0.05, 0.005, 0.005]),
+    ([0, 1, 2, 4], dict(schedule='exponential', decay_epochs=(2.0,), decay_rate=0.25),
+     [0.5, 0.25, 0.125, 0.03125]),
+    # It ends at zero, and stays there.
+    ([0, 2.5, 5, 10, 11], dict(schedule='cosine'),
+     [0.5, 0.25 * (1 + math.cos(math.pi / 4)), 0.25, 0, 0]),
+    # No schedule falls below the minimum.
+    ([0, 5, 10, 12], dict(schedule='cosine', min_rate=0.1), [0.5, 0.3, 0.1, 0.1]),
+    ([0, 3, 9], dict(schedule='piecewise', decay_epochs=(3.0, 6.0), min_rate=0.02),
+     [0.5, 0.05, 0.02]),
+    ([0.5, 9], dict(schedule='exponential', decay_epochs=(1.0,), min_rate=0.02, warmup_epochs=1),
+     [0.25 * 10 ** -0.5, 0.02]),
+    # The warm-up rises from zero in a straight line.
+    ([0, 0.5, 1, 2, 3], dict(schedule='constant', warmup_epochs=2.0), [0, 0.125, 0.25, 0.5, 0.5]),
+    ([5], dict(schedule='cosine', warmup_epochs=2.0), [0.25])])
+def test_the_rate_is_the_formula_of_the_epoch(epochs, settings, expected):
+  assert rates(epochs, **settings) == pytest.approx(expected, abs=1e-7)
 
 
 def test_counts_beyond_what_float32_can_hold():

@@ -1,14 +1,30 @@
 """Timetables count in steps."""
 
-from towers import build_plan
-from towers.training.settings.timetable import Interval, Timetable, build_timetable
+import pytest
 
-# Steps of 8 and of 5 examples.
-_PLAN = build_plan(num_examples=13, batch_size=8, num_towers=2)
+from towers import build_plan
+from towers.training.settings.config import Config
+from towers.training.settings.timetable import Interval, Timetable, build_interval, build_timetable
+
+OF_63_STEPS = build_plan(num_examples=500, batch_size=8, num_towers=1)
+
+
+@pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1),
+                                            ('2epochs', 126), ('1epoch', 63), ('0.5 epochs', 32),
+                                            ('0.001epochs', 1)])
+def test_intervals_are_steps_or_epochs(text, expected):
+  assert build_interval('validate_every', text, OF_63_STEPS) == Interval(expected)
+
+
+@pytest.mark.parametrize('settings, steps', [
+    ({}, 315), (dict(epochs=0.5), 32), (dict(epochs=0.001), 1), (dict(steps=7), 7)])
+def test_a_run_has_the_steps_of_its_epochs_unless_they_are_given(settings, steps):
+  assert Config(**settings).count_steps(OF_63_STEPS) == steps
 
 
 def test_a_timetable_counts_in_steps():
-  assert build_timetable(_PLAN, epochs=3.0, validate_every='2epochs', checkpoint_every='5') == (
+  plan = build_plan(num_examples=13, batch_size=8, num_towers=2)  # Steps of 8 and of 5 examples.
+  assert build_timetable(plan, epochs=3.0, validate_every='2epochs', checkpoint_every='5') == (
       Timetable(6, Interval(4), Interval(5)))
-  assert build_timetable(_PLAN, epochs=3.0, checkpoint_every='90seconds', on_nan='skip') == (
+  assert build_timetable(plan, epochs=3.0, checkpoint_every='90seconds', on_nan='skip') == (
       Timetable(6, Interval(2), save_every=Interval(6), save_seconds=90.0, on_nan='skip'))

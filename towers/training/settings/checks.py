@@ -7,6 +7,7 @@ devices that it finds is refused where these are chosen.
 from typing import Any
 
 from towers.base.usage_error import UsageError
+from towers.data import LoadSettings
 from towers.setting import is_function
 from towers.settings import SETTINGS
 from towers.training.settings import timetable
@@ -14,8 +15,7 @@ from towers.training.settings import timetable
 # What does nothing without another setting.
 _NEEDS = (('tower_megabytes', 'find_batch'), ('init_map', 'init_from'), ('reinit', 'init_from'))
 # What only the data sets, and the models, of towers take.
-_OF_DATA = ('data_dir', 'image_size', 'num_classes', 'first_label', 'augment', 'on_bad_record',
-            'max_image_pixels')
+_OF_DATA = tuple(name for name in LoadSettings._fields if name != 'seed')
 _OF_MODEL = ('label_smoothing', 'drop_path', 'data_format')
 
 

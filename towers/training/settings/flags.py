@@ -86,21 +86,6 @@ def parse_flags(arguments: Sequence[str],
                    for name, setting in SETTINGS.items()})
 
 
-def format_flags(settings: Dict[str, Any]) -> List[str]:
-  """Returns the flags that give these settings; a setting at its default needs none."""
-  found = []
-  for name, setting in SETTINGS.items():
-    value = settings.get(name, setting.default)
-    if value == setting.default:
-      continue
-    if isinstance(value, bool):
-      found.append(f"--{'' if value else 'no'}{name}")
-    else:
-      text = ','.join(map(str, value)) if isinstance(value, (list, tuple)) else value
-      found.append(f'--{name}={text}')
-  return found
-
-
 def format_help(program: str, names: Optional[Sequence[str]] = None, width: int = 120) -> str:
   """Returns the help: flags in groups, in the order of the data path; `names` are those to show."""
   lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU.',

@@ -9,7 +9,6 @@ from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
 
 _PROBE_BYTES = 4096
-_FILES = ('result_file', 'report', 'trace_file')
 _ANNEXES = dict(report='--report', trace_file='--trace_steps', export_dir='--export_dir')
 
 
@@ -25,7 +24,7 @@ def check_outputs(**paths: Optional[str]) -> None:
     if path is not None and name in _ANNEXES:
       load_annex(_ANNEXES[name])  # Refused at once, rather than after the graph is built.
     if path is not None:
-      (_check_file if name in _FILES else _check_folder)(name, path)
+      (_check_folder if name.endswith('_dir') else _check_file)(name, path)
 
 
 def _check_file(name, path):

@@ -10,9 +10,8 @@ from typing import Any, Callable, Dict, Optional
 
 from towers.base.usage_error import UsageError
 
-# What `towers.main` was given, by the name that its setting then has; `predict` by the model's.
-_GIVEN: Dict[str, Callable[..., Any]] = {}
-_PREDICT: Dict[str, Callable[..., Any]] = {}
+# What `towers.main` was given, by the name that its setting then has.
+_GIVEN: Dict[str, Any] = {}
 
 
 def give_function(function: Callable[..., Any]) -> str:
@@ -47,9 +46,7 @@ def is_given(text: str) -> bool:
 
 def give_predict(model_text: str, predict: Optional[Callable[..., Any]]) -> None:
   """Keeps what a model predicts, for `find_predict`; None forgets what an earlier call gave."""
-  _PREDICT.pop(model_text, None)
-  if predict is not None:
-    _PREDICT[model_text] = predict
+  _GIVEN[f'{model_text}.predict'] = predict
 
 
 def find_predict(model_text: str) -> Callable[..., Any]:
@@ -58,9 +55,8 @@ def find_predict(model_text: str) -> Callable[..., Any]:
   It is the function `predict` beside the model in its module, or the model's own attribute of that
   name, which a `KerasModel` has.
   """
-  if model_text in _PREDICT:
-    return _PREDICT[model_text]
-  predict: Any = getattr(load_function('model', model_text), 'predict', None)
+  predict: Any = (_GIVEN.get(f'{model_text}.predict') or
+                  getattr(load_function('model', model_text), 'predict', None))
   if predict is None and model_text not in _GIVEN:
     place = model_text.rpartition(':')[0]
     predict = getattr(_import('model', model_text, place), 'predict', None)
