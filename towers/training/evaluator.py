@@ -118,7 +118,7 @@ def _take_newest(session, averages, folder, after) -> Optional[int]:
 
   Those that a newer one has overtaken are left out.
   """
-  for step in list_steps(folder) if os.path.isdir(folder) else []:
+  for step in list_steps(folder):
     if step <= after:
       return None
     try:

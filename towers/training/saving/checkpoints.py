@@ -72,17 +72,14 @@ class Checkpoints:
                inputs: Optional[Inputs] = None, data: Optional[Data] = None,
                averages: Optional[Averages] = None, names: Names = None, new: Sequence[str] = (),
                warn: Callable[[str], None] = write_line):
-    """Prepares to save all global variables.
+    """Prepares to save all global variables to a folder, which it makes.
 
     Args:
-      folder: made if it does not exist.
       keep: how many of the newest checkpoints stay, besides the best one.
       stop_on_full_disk: whether a checkpoint that cannot be written ends the run, or is a warning.
       inputs, data: the order and the examples of the training split, which checkpoints record, and
         a resumed run compares.
-      averages: of the program's weights, or None.
-      names, new: how what is restored differs from the program, see `restore`.
-      warn: as the attribute.
+      averages, names, new: see `restore`.
 
     Raises:
       UsageError: the folder cannot be made, or its path names another file system.
@@ -124,8 +121,7 @@ class Checkpoints:
       Its path, or None in an empty folder.
 
     Raises:
-      UsageError: the checkpoint is of another program or other data, none is whole, or the
-        folder's state file points outside of it.
+      UsageError: the checkpoint is of another program or other data, or none is whole.
     """
     self.wait()
     self._clean_up()

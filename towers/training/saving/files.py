@@ -9,7 +9,6 @@ from typing import Any, List
 
 from tensorflow_v1 import tf
 from towers.base.sums import DATA, INDEX, SUMS, check_sums
-from towers.base.usage_error import UsageError
 
 PREFIX = 'model.ckpt'
 # In the order in which they get their names, and in reverse that in which they are deleted.
@@ -24,38 +23,14 @@ def path_of(folder: str, step: int) -> str:
 def list_steps(folder: str) -> List[int]:
   """Returns the steps of all checkpoints in a folder that have an index, the newest first."""
   pattern = re.compile(rf'{re.escape(PREFIX)}-(\d+){re.escape(INDEX)}$')
-  matches = [pattern.match(name) for name in os.listdir(folder)]
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  matches = [pattern.match(name) for name in names]
   return sorted((int(match.group(1)) for match in matches if match), reverse=True)
 
 
 def find_checkpoints(folder: str) -> List[str]:
-  """Returns the paths of all checkpoints, the newest first, those of other tools included.
-
-  A state file that points outside of the folder is a UsageError.
-  """
-  if not os.path.isdir(folder):
-    return []
-  paths = [path_of(folder, step) for step in list_steps(folder)]
-  try:
-    state = tf.train.get_checkpoint_state(folder)
-  except Exception:
-    state = None  # Unreadable. Checkpoints of this package are found without it.
-  named = []
-  if state is not None:
-    named = [state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]
-    named = [path for path in named if path]
-
-  here = os.path.realpath(folder)
-  for path in named:
-    if os.path.realpath(os.path.dirname(path)) != here:
-      raise UsageError(f"The state file {os.path.join(folder, 'checkpoint')} names {path}, "
-                       "which is outside of the folder: move the checkpoint that you want to "
-                       "resume from there, and remove the state file.")
-  paths += [os.path.join(folder, os.path.basename(path)) for path in named]
-  paths = list(dict.fromkeys(paths))
-  # Paths without a step stay behind those with one, in their order.
-  paths.sort(key=lambda path: -int((re.findall(r'-(\d+)$', path) or ['-1'])[0]))
-  return paths
+  """Returns the paths of these checkpoints; no state file is needed."""
+  return [path_of(folder, step) for step in list_steps(folder)]
 
 
 def open_reader(path: str) -> Any:

@@ -75,15 +75,10 @@ def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
             data: Optional[Data] = None) -> str:
   """Gives all global variables of the default graph their values in a checkpoint.
 
-  Args:
-    session: in which the variables have their initial values.
-    path: of the checkpoint, without file suffixes.
-    averages: of the program's weights, or None.
-    names, new: how the checkpoint may differ, as `map` and `new` of `towers.Session.restore`.
-    data: that the run trains on; None if it may be any.
-
-  Returns:
-    What is new or left of averages, in words; ''.
+  In the session they have their initial values. The path is without file suffixes; `names` and
+  `new` say how the checkpoint may differ, as `map` and `new` of `towers.Session.restore`, and
+  `data` what the run trains on, None if it may be any. Returns what is new or left of averages, in
+  words; ''.
 
   Raises:
     UsageError: the checkpoint holds other variables, or is of other data.
@@ -150,15 +145,10 @@ def _choose_new(path, new, saved, expected):
 
 def check_same_variables(path: str, saved: Mapping[str, Any], expected: Mapping[str, Any], *,
                          fix: str) -> None:
-  """Refuses a checkpoint whose variables are not those that the program expects.
+  """Refuses a checkpoint whose `Tensor`s by name are not those that the program expects.
 
-  Args:
-    path: of the checkpoint.
-    saved, expected: `Tensor`s by name.
-    fix: a sentence, with {} for the call that takes over what both have.
-
-  Raises:
-    UsageError: lists the differences.
+  The UsageError lists the differences, and ends in `fix`, a sentence with {} for the call that
+  takes over what both have.
   """
   changed = [name for name in sorted(set(saved) & set(expected))
              if not _fits(saved[name], expected[name])]

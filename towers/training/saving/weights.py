@@ -22,10 +22,9 @@ from towers.update.averages import AVERAGES_TENSOR, name_average
 
 def find_best(folder: str, metric: str) -> int:
   """Returns the step of the best checkpoint in a folder, or the newest without validations."""
-  is_folder = os.path.isdir(folder)
-  steps = list_steps(folder) if is_folder else []
+  steps = list_steps(folder)
   if not steps:
-    problem = 'has no checkpoint' if is_folder else 'does not exist'
+    problem = 'has no checkpoint' if os.path.isdir(folder) else 'does not exist'
     raise UsageError(f'checkpoint_dir={folder} {problem}: give the folder of a run that has saved.')
   history = History(metric=metric)
   history.read(folder, sys.maxsize)
