@@ -31,37 +31,18 @@ def test_results_stand_where_their_fetches_do(order):
     assert (result.tolist() if place == 2 else result) == expected[place]
 
 
-def test_every_call_runs_once_and_what_is_prepared_has_not_run():
+@pytest.mark.parametrize('op_first', [True, False])
+def test_it_is_prepared_once_and_each_call_is_a_run_whatever_is_added(op_first):
   counter, add = count_runs()
   with tf.Session() as session:
-    call = Call(session, [add])
-    call.prepare()  # It needs no variable yet.
+    call = Call(session, [add, tf.constant(7)] if op_first else [tf.constant(7), add])
+    run = call.prepare()  # It needs no variable yet.
     session.run(tf.global_variables_initializer())
-    assert session.run(counter) == 0
-    for number in range(3):
-      assert call() == [None]
-      assert session.run(counter) == number + 1
-
-
-def test_it_is_prepared_once_and_what_that_returns_is_what_a_call_does():
-  class Counted(Call):
-    times = 0
-
-    def _prepare(self):
-      self.times += 1
-      return super()._prepare()
-
-  counter, add = count_runs()
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    for fetches in ([add, tf.constant(7)], [tf.constant(7), add]):
-      call = Counted(session, fetches)
-      if fetches[0] is add:
-        call()
-      run = call.prepare()
-      assert sorted(map(str, run())) == sorted(map(str, call())) == ['7', 'None']
-      assert call.prepare() is run and call.times == 1
-    assert session.run(counter) == 5
+    assert session.run(counter * 10) == 0  # An op that is added later.
+    for number, each in enumerate((call, run, call), 1):
+      assert each() == ([None, 7] if op_first else [7, None])
+      assert session.run(counter) == number and call.prepare() is run
+    assert Call(session, [counter * 100])() == [300]
 
 
 def test_an_error_is_the_sessions_own_and_the_next_call_runs():
@@ -75,18 +56,6 @@ def test_an_error_is_the_sessions_own_and_the_next_call_runs():
       call()
     value.load(2.0, session)
     assert call() == [2.0]
-
-
-def test_ops_that_are_added_later_do_not_disturb_it():
-  counter, add = count_runs()
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    call = Call(session, [add])
-    call()
-    assert session.run(counter * 10) == 10
-    call()
-    assert session.run(counter) == 2
-    assert Call(session, [counter * 100])() == [200]
 
 
 def test_it_may_outlive_its_session_in_silence(capfd):

@@ -49,49 +49,32 @@ def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
   return process.returncode, errors
 
 
-def saved_step(folder, errors):
-  """Returns the step that the run says it resumes from, which must be saved."""
-  step = int(re.search(r'resumes from step (\d+)', errors).group(1))
-  assert (folder / (f'model.ckpt-{step}.index')).exists()
-  return step
-
-
-def test_sigterm_in_training_finishes_the_step_and_saves(tmp_path):
-  code, errors = signalled('steps are marked', 'training', signal.SIGTERM,
-                           flags=[f'--checkpoint_dir={tmp_path}'])
-  assert code == 143 and 'SIGTERM: the run saves and exits' in errors
-  assert saved_step(tmp_path, errors) >= 1
-
-
-def test_ctrl_c_in_validation_saves_the_step_before_it(tmp_path):
-  code, errors = signalled('validation is slow', 'validation', signal.SIGINT,
-                           flags=[f'--checkpoint_dir={tmp_path}', '--validate_every=3steps',
-                                  '--staging_depth=0'])
-  assert code == 130 and saved_step(tmp_path, errors) == 3
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('fault, moment', [('warm-up is slow', 'warm-up'),
-                                           ('building is slow', 'set-up')])
-def test_before_the_first_step_a_signal_ends_it_at_once(fault, moment, tmp_path):
-  code, errors = signalled(fault, moment, signal.SIGTERM, flags=[f'--checkpoint_dir={tmp_path}'])
-  assert code == 143 and 'SIGTERM: interrupted' in errors
-  assert not list(tmp_path.glob('*.index'))
-
-
-@pytest.mark.nightly
-def test_a_second_ctrl_c_ends_it_at_once_in_a_step_that_does_not_end():
-  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGINT, signal.SIGINT,
-                           seconds_later=STEPS_LEFT_SECONDS)
-  assert code == 130
-  assert 'SIGINT: the run saves and exits' in errors and 'SIGINT: interrupted' in errors
-
-
-@pytest.mark.nightly
-def test_a_step_that_does_not_end_is_left_within_the_time():
-  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGTERM,
-                           seconds_later=STEPS_LEFT_SECONDS)
-  assert code == 143 and 'the step does not end; left without saving' in errors
+@pytest.mark.nightly(but=['training', 'validation'])
+@pytest.mark.parametrize('fault, moment, numbers, flags, said', [
+    pytest.param(fault, moment, numbers, flags, said, id=name)
+    for name, fault, moment, numbers, flags, said in (
+        ('training', 'steps are marked', 'training', [signal.SIGTERM], [],
+         ['SIGTERM: the run saves and exits', 'resumes from step']),
+        ('validation', 'validation is slow', 'validation', [signal.SIGINT],
+         ['--validate_every=3steps', '--staging_depth=0'], ['resumes from step 3']),
+        # Before the first step, there is nothing to save.
+        ('warm-up', 'warm-up is slow', 'warm-up', [signal.SIGTERM], [], ['SIGTERM: interrupted']),
+        ('set-up', 'building is slow', 'set-up', [signal.SIGTERM], [], ['SIGTERM: interrupted']),
+        # In a step that does not end.
+        ('twice', 'a late map function sleeps', 'asleep', [signal.SIGINT, signal.SIGINT], [],
+         ['SIGINT: the run saves and exits', 'SIGINT: interrupted']),
+        ('once', 'a late map function sleeps', 'asleep', [signal.SIGTERM], [],
+         ['the step does not end; left without saving']))])
+def test_a_run_ends_by_a_signal_and_goes_on_from_what_it_has_saved(
+    fault, moment, numbers, flags, said, tmp_path):
+  code, errors = signalled(fault, moment, *numbers, flags=[f'--checkpoint_dir={tmp_path}', *flags],
+                           seconds_later=STEPS_LEFT_SECONDS if moment == 'asleep' else 0)
+  assert code == 128 + numbers[0]
+  for words in said:
+    assert words in errors
+  saved = re.findall(r'resumes from step (\d+)', errors)
+  assert [path.name for path in tmp_path.glob('*.index')] == [
+      f'model.ckpt-{step}.index' for step in saved]
 
 
 # A run without TensorFlow, which saves by making a file.
@@ -206,32 +189,23 @@ def test_a_signal_ends_a_process_that_can_run_no_python(number):
     process.stdout.close()
 
 
-# Says how SIGTERM is handled when TensorFlow is about to load, and after that.
-FIND = '''
-import os, signal, sys
+# Says whether TensorFlow is there when the signals are left to the kernel, and when taken back.
+SPY = '''
+import contextlib, sys
 from towers.base import default_signals
-class Finder:
-  def find_spec(self, name, path=None, target=None):
-    if name == 'tensorflow':
-      print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
-      raise ImportError('enough')
-from towers.command_line import main
-from towers.training.faults.signals import Signals
-import importlib.util
-sys.meta_path.insert(0, Finder())
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name: True if name == 'tensorflow' else find(name)
-with Signals():
-  try:
-    import tensorflow_v1
-  except ImportError:
-    print(signal.getsignal(signal.SIGTERM) is default_signals.wake)
+@contextlib.contextmanager
+def spy():
+  print('tensorflow' in sys.modules, flush=True)
+  yield
+  print('tensorflow' in sys.modules)
+default_signals.default_signals = spy
+import tensorflow_v1
 '''
 
 
 def test_tensorflow_loads_while_signals_end_the_process_by_themselves():
-  done = subprocess.run([sys.executable, '-c', FIND], cwd=ROOT, stdout=subprocess.PIPE)
-  assert done.stdout == b'True\nTrue\n'
+  done = subprocess.run([sys.executable, '-c', SPY], cwd=ROOT, stdout=subprocess.PIPE)
+  assert done.stdout == b'False\nTrue\n'
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing():
@@ -241,26 +215,6 @@ def test_under_nohup_a_closed_terminal_ends_nothing():
       assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
   finally:
     signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_whole_run_saves_though_nobody_reads_its_streams(number, tmp_path):
-  command = [sys.executable, 'main.py', '--data=synthetic', '--model=linear', '--device=cpu',
-             '--steps=1000000', '--checkpoint_every=20steps', f'--checkpoint_dir={tmp_path}',
-             '--validate_every=1000000steps']
-  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-  try:
-    while not list(tmp_path.glob('*.index')):
-      assert process.poll() is None
-      time.sleep(0.05)
-    process.stdout.close()
-    process.stderr.close()
-    process.send_signal(number)
-    assert process.wait(timeout=GONE_SECONDS) == 128 + number
-  finally:
-    process.kill()
-    process.wait()
 
 
 @pytest.mark.parametrize('is_answered', [False, True])

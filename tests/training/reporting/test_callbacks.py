@@ -93,17 +93,3 @@ def test_what_the_docs_show_keeps_losses_and_validations(package, validation, mo
   assert list(recorder.metrics[validation]) == [40, 80, 120, 160]
   assert recorder.metrics[validation][160] == measured
   assert recorder.settings['batch_size'] == 1
-
-
-def test_mlflow_itself_keeps_them_in_a_local_store(tmp_path, monkeypatch):
-  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
-  mlflow = pytest.importorskip('mlflow')
-  mlflow.set_tracking_uri(f"file://{tmp_path / 'mlruns'}")
-  losses, measured = train('mlflow')
-  client = mlflow.tracking.MlflowClient()
-  [run] = client.search_runs([client.get_experiment_by_name('Default').experiment_id])
-  [loss] = client.get_metric_history(run.info.run_id, 'loss')
-  assert (loss.step, loss.value) == (100, losses[100])
-  history = client.get_metric_history(run.info.run_id, 'validation_loss')
-  assert [metric.step for metric in history] == [40, 80, 120, 160]
-  assert history[-1].value == measured and run.data.params['batch_size'] == '1'

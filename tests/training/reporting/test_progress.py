@@ -54,20 +54,15 @@ def test_plain_lines_come_at_once_then_now_and_then_and_at_the_end():
   assert 'left' not in lines[-1]
 
 
-@pytest.mark.parametrize('pause_after', [None, 7, 12])
-def test_pauses_do_not_count_as_training(pause_after):
-  assert run(io.StringIO(), pause_after=pause_after).examples_per_second == pytest.approx(10)
-
-
-def test_a_resumed_run_counts_only_its_own_steps():
-  progress = run(io.StringIO(), first_step=12, step_seconds=0.5)
-  assert progress.examples_per_second == pytest.approx(20)
-
-
-def test_the_speed_counts_the_smaller_last_batch_of_an_epoch_as_what_it_is():
-  # Of 10, 10 and 5 examples; the first step is not timed.
-  plan = build_plan(num_examples=25, batch_size=10, num_towers=2)
-  assert run(io.StringIO(), steps=7, plan=plan).examples_per_second == pytest.approx(50 / 6)
+@pytest.mark.parametrize('settings, expected', [
+    ({}, 10), (dict(pause_after=7), 10), (dict(pause_after=12), 10),
+    # A resumed run counts its own steps.
+    (dict(first_step=12, step_seconds=0.5), 20),
+    # The last batch of an epoch is smaller: steps of 10, 10 and 5 examples.
+    (dict(steps=7, plan=build_plan(num_examples=25, batch_size=10, num_towers=2)), 50 / 6)])
+def test_the_speed_counts_training_alone_from_the_second_step_on(settings, expected):
+  assert run(io.StringIO(), **settings).examples_per_second == pytest.approx(expected)
+  assert run(io.StringIO(), **dict(settings, steps=1, first_step=0)).examples_per_second is None
 
 
 def test_an_epoch_that_is_not_whole_counts():
@@ -102,10 +97,6 @@ def test_waiting_for_input_is_a_share_of_the_training_time():
   shown = [line.split(', ')[-2 if 'left' in line else -1]
            for line in stream.getvalue().splitlines()]
   assert [word for word in shown if 'waits' in word] == ['waits 50%', 'waits 50%']
-
-
-def test_one_step_has_no_speed():
-  assert run(io.StringIO(), steps=1).examples_per_second is None
 
 
 @pytest.mark.parametrize('columns', [40, 80, 200])
