@@ -25,8 +25,7 @@ from towers.base.usage_error import UsageError
 from towers.input.micro_batches import find_fitting, find_more
 from towers.input.plan import Plan, build_plan
 from towers.training.faults.signals import Interrupted
-from towers.training.fitting import take_in_more
-from towers.training.saving.room import ROOM, read_room, write_room
+from towers.training.fitting import ROOM, recall_most, remember_most, take_in_more
 from towers.training.stepping.out_of_memory import has_changed_nothing, is_out_of_memory
 from towers.training.stepping.steps import Steps
 
@@ -110,7 +109,7 @@ def test_a_run_without_memory_is_one_with_enough_in_more_micro_batches(
   for line, number in zip(told, numbers):
     assert f'goes on from there in {number} micro-batches' in line
     assert f'each of {-(-BATCH // number // num_towers)} examples per tower' in line
-  assert read_room(str(tmp_path)) == -(-BATCH // numbers[-1] // num_towers)
+  assert recall_most(str(tmp_path)) == -(-BATCH // numbers[-1] // num_towers)
 
 
 def later(at, most=3):
@@ -201,7 +200,7 @@ def test_a_validation_that_does_not_fit_is_taken_again(kind, tmp_path):
 @pytest.mark.parametrize('num_towers, expected', [(2, 2), pytest.param(
     1, 4, marks=pytest.mark.nightly), pytest.param(4, 1, marks=pytest.mark.nightly)])
 def test_a_resumed_run_remembers_what_fits_in_any_shape(num_towers, expected, tmp_path, capsys):
-  write_room(str(tmp_path), 3)
+  remember_most(str(tmp_path), 3)
   # With room for all, so that only what is remembered decides.
   calls = []
 
@@ -216,13 +215,13 @@ def test_a_resumed_run_remembers_what_fits_in_any_shape(num_towers, expected, tm
 
 
 def test_what_is_remembered_may_be_damaged(tmp_path, capsys):
-  assert read_room(str(tmp_path)) is None
-  write_room(str(tmp_path / 'new'), 7)
-  assert read_room(str(tmp_path / 'new')) == 7
-  for text in ('{', json.dumps({'examples_per_tower': 0}), json.dumps({'examples': 3}), '[]',
+  assert recall_most(str(tmp_path)) is None
+  remember_most(str(tmp_path / 'new'), 7)
+  assert recall_most(str(tmp_path / 'new')) == 7
+  for text in ('{', json.dumps({'examples': 3}), '[]',
                json.dumps({'checksum': 5, 'examples_per_tower': 3})):
     (tmp_path / ROOM).write_text(text)
-    assert read_room(str(tmp_path)) is None
+    assert recall_most(str(tmp_path)) is None
     assert 'WARNING' in capsys.readouterr().out
 
 
@@ -337,7 +336,7 @@ def test_other_workers_are_told_by_a_file_and_an_exit_code(tmp_path):
   arguments = dict(program=build(accumulate=1), rebuild=None, worker=object())
   with pytest.raises(towers.RunError, match='Start all workers again.*2 micro-batches') as caught:
     take_in_more(shortage, folder=str(tmp_path), **arguments)
-  assert caught.value.exit_code == 76 and read_room(str(tmp_path)) == 3
+  assert caught.value.exit_code == 76 and recall_most(str(tmp_path)) == 3
   (tmp_path / 'file').touch()
   for folder in (None, str(tmp_path / 'file')):
     with pytest.raises(towers.OutOfMemory):

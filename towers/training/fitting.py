@@ -8,15 +8,21 @@ it resumes in any other shape. Several workers are inside of a collective while 
 memory: it remembers the number and ends, and all start again.
 """
 
+import os
 from typing import Callable, Optional
 
+from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import find_fitting, share
 from towers.training.cluster.worker import Worker
 from towers.training.faults.run_error import OutOfMemory, RunError, StartAgain
-from towers.training.saving.room import read_room, write_room
 from towers.training_graph import TrainingGraph
+
+# {"checksum": 1234567, "examples_per_tower": 512}, and not the number of micro-batches: a resumed
+# run may have another number of towers or workers, and each of them then another share.
+ROOM = 'memory.json'
+_MOST = 'examples_per_tower'
 
 
 def recall_accumulate(folder: Optional[str], *, batch_size: int, num_towers: int,
@@ -29,7 +35,7 @@ def recall_accumulate(folder: Optional[str], *, batch_size: int, num_towers: int
     num_towers: of this worker.
     worker: this process among several workers, which have met; or None.
   """
-  most = read_room(folder) if folder else None
+  most = recall_most(folder) if folder else None
   if worker is not None:
     known = [int(text) for text in worker.share(str(most or 0))]
     most = min(filter(None, known), default=None)
@@ -63,7 +69,7 @@ def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
   accumulate, plan = shortage.accumulate, program.plan
   if accumulate is None or (worker and not folder):
     raise shortage
-  is_remembered = folder is not None and _remember(folder, share(plan, accumulate))
+  is_remembered = folder is not None and remember_most(folder, share(plan, accumulate))
   if worker:
     if not is_remembered:
       raise shortage
@@ -80,10 +86,17 @@ def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
                    f'{error}') from None
 
 
-def _remember(folder: str, most: int) -> bool:
+def recall_most(folder: str) -> Optional[int]:
+  """Returns the most examples per tower of a micro-batch, or None; warns of a damaged file."""
+  found = recall(os.path.join(folder, ROOM), {_MOST: int}, 'how much fits is found out anew')
+  return found and found[_MOST] or None
+
+
+def remember_most(folder: str, most: int) -> bool:
   """Remembers how many examples may fit; returns whether the folder could be written."""
   try:
-    write_room(folder, most)
+    os.makedirs(folder, exist_ok=True)
+    write_sealed(os.path.join(folder, ROOM), {_MOST: most})
   except OSError as error:
     write_line(f'WARNING: {folder} cannot remember how much fits: {error.strerror}')
     return False

@@ -7,9 +7,8 @@ import pytest
 
 from towers.base.usage_error import UsageError
 from towers.training.evaluator import EVALUATIONS, Evaluations
-from towers.training.fitting import recall_accumulate
+from towers.training.fitting import ROOM, recall_accumulate
 from towers.training.saving.history import HISTORY, History
-from towers.training.saving.room import ROOM
 from towers_tools.page import format_page, read_runs
 from towers_tools.report import Report
 
