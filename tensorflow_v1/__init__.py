@@ -9,7 +9,6 @@ Only this folder imports TensorFlow, so all differences between the two targets 
 from tensorflow_v1.load import StagingArea, load_keras, tf
 
 # isort: split
-import tensorflow_v1.gradients
 from tensorflow_v1.call import Call
 from tensorflow_v1.collectives import (
     SUMS_16_BITS,
@@ -42,7 +41,7 @@ from tensorflow_v1.devices import (
     uses_persistent_batch_norm,
 )
 from tensorflow_v1.graph_import import import_placed
-from tensorflow_v1.select import select
+from tensorflow_v1.ops import select
 from tensorflow_v1.sessions import ServerSession, before_each_run, private_session
 from tensorflow_v1.types import (
     Dataset,

@@ -240,15 +240,3 @@ def test_it_waits_for_a_run_that_saves_but_not_for_one_that_does_not_answer(is_a
       assert left.wait(20)
   assert codes == [143]
   assert [signal.getsignal(number) for number in HANDLED] == handlers
-
-
-def test_it_is_awake_in_a_process_with_more_handles_than_select_takes():
-  handles = [os.dup(0) for _ in range(1100)]
-  left = threading.Event()
-  try:
-    with Signals(leave=lambda code: left.set()):
-      os.kill(os.getpid(), signal.SIGTERM)
-      assert left.wait(5)
-  finally:
-    for handle in handles:
-      os.close(handle)

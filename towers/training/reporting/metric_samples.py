@@ -12,8 +12,7 @@ two steps.
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 from towers.input.plan import Plan
-from towers.training.reporting.pace import Pace
-from towers.training.reporting.progress import Callback
+from towers.training.reporting.progress import Callback, Pace
 from towers.training.settings.timetable import Interval
 from towers.training.stepping.steps import Steps
 from towers.whole import find_numbers

@@ -13,11 +13,10 @@ import shutil
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, TextIO
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, TextIO
 
 from towers.base.output import is_notebook, write
 from towers.input.plan import Plan
-from towers.training.reporting.pace import Pace
 from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import format_means
 
@@ -65,6 +64,24 @@ class Callback:
 
   def close(self) -> None:
     """Runs when the last step is done, or the run ends in another way."""
+
+
+class Pace(NamedTuple):
+  """A moment of a run: its steps, seconds of training without pauses, and those that input took."""
+  step: int
+  seconds: float
+  waited: float
+
+  def speed_since(self, before: 'Pace', plan: Plan) -> Optional[float]:
+    """Returns examples per second; None if no step was timed since."""
+    examples = plan.examples_before(self.step) - plan.examples_before(before.step)
+    seconds = self.seconds - before.seconds
+    return examples / seconds if examples and seconds > 0 else None
+
+  def wait_since(self, before: 'Pace') -> Optional[float]:
+    """Returns the share of the time in which towers waited, 0 to 1; None as for the speed."""
+    seconds = self.seconds - before.seconds
+    return min(float(self.waited - before.waited) / seconds, 1.0) if seconds > 0 else None
 
 
 class Progress:

@@ -1,4 +1,8 @@
-"""A choice of each element by one flag, which both targets have by different ops."""
+"""Ops of which the targets differ, and a gradient that 1.14 has for ref variables alone."""
+
+import contextlib
+
+from tensorflow.python.ops import gen_resource_variable_ops
 
 from tensorflow_v1.load import IS_1, tf
 from tensorflow_v1.types import Tensor
@@ -22,3 +26,16 @@ def select(flag: Tensor, tensor: Tensor, number: float) -> Tensor:
   else:
     no = tf.fill(tf.shape(tensor), tf.constant(number, tensor.dtype))
   return tf.raw_ops.Select(condition=flag, x=tensor, y=no)
+
+
+def _differentiate_gather_nd(op, grad):
+  """Returns the gradients of `tf.gather_nd` of a variable; whole rows of it are sparse."""
+  variable, indices = op.inputs
+  shape = gen_resource_variable_ops.variable_shape(variable, out_type=indices.dtype)
+  if indices.shape.ndims == 2 and indices.shape.as_list()[1] == 1:
+    return tf.IndexedSlices(grad, tf.squeeze(indices, 1), shape), None
+  return tf.scatter_nd(indices, grad, shape), None
+
+
+with contextlib.suppress(KeyError):  # 2.x has it.
+  tf.RegisterGradient('ResourceGatherNd')(_differentiate_gather_nd)
