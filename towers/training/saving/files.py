@@ -3,16 +3,19 @@
 A checkpoint is a file of data, its index, and the sums of both; it exists once its index does.
 """
 
+import contextlib
 import os
 import re
 from typing import Any, List
 
 from tensorflow_v1 import tf
+from towers.base.files import open_regular
 from towers.base.sums import DATA, INDEX, SUMS, check_sums
 
 PREFIX = 'model.ckpt'
 # In the order in which they get their names, and in reverse that in which they are deleted.
 SUFFIXES = (DATA, SUMS, INDEX)
+_MOST_BYTES = 1 << 20  # Of a state file.
 
 
 def path_of(folder: str, step: int) -> str:
@@ -29,8 +32,15 @@ def list_steps(folder: str) -> List[int]:
 
 
 def find_checkpoints(folder: str) -> List[str]:
-  """Returns the paths of these checkpoints; no state file is needed."""
-  return [path_of(folder, step) for step in list_steps(folder)]
+  """Returns the paths of all checkpoints, those too whose index is gone, the newest first.
+
+  The state file names them, and is not needed for others.
+  """
+  steps = set(list_steps(folder))
+  with contextlib.suppress(OSError), open_regular(os.path.join(folder, 'checkpoint')) as file:
+    named = re.findall(rf'{re.escape(PREFIX)}-(\d+)"'.encode(), file.read(_MOST_BYTES))
+    steps.update(map(int, named))
+  return [path_of(folder, step) for step in sorted(steps, reverse=True)]
 
 
 def open_reader(path: str) -> Any:
