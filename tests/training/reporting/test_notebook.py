@@ -9,11 +9,13 @@ import sys
 import pytest
 
 import towers
+from tests import ROOT
 from tests.test_docs import python_blocks
 from tests.training.reporting.test_progress import run
 from towers.training.faults.signals import Interrupted
 
 [CELL] = python_blocks(os.path.join('docs', 'notebooks.md'))
+MAIN = 'import towers; towers.main()'
 
 
 class OutStream(io.TextIOBase):
@@ -36,6 +38,28 @@ class OutStream(io.TextIOBase):
     return self.descriptor
 
 
+def run_in_kernel(source, folder):
+  """Returns the text of a cell that a real kernel ran, and the lines of its error."""
+  nbclient, nbformat = pytest.importorskip('nbclient'), pytest.importorskip('nbformat')
+  book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+  # Whatever kernels the machine names: that of this Python.
+  from jupyter_client.kernelspec import KernelSpec
+  from jupyter_client.manager import AsyncKernelManager
+  manager = AsyncKernelManager()
+  manager._kernel_spec = KernelSpec(
+      argv=[sys.executable, '-m', 'ipykernel_launcher', '-f', '{connection_file}'])
+  environment = dict(os.environ, PYTHONPATH=os.pathsep.join([ROOT, *sys.path]))
+  # With it the kernel takes no descriptor over, as it does for users.
+  environment.pop('PYTEST_CURRENT_TEST', None)
+  nbclient.NotebookClient(
+      book, km=manager, timeout=240, allow_errors=True,
+      resources={'metadata': {'path': str(folder)}}).execute(env=environment)
+  outputs = book.cells[0].outputs
+  return (''.join(output.text for output in outputs if output.get('name') == 'stdout'),
+          [line for output in outputs if output.output_type == 'error'
+           for line in output.traceback])
+
+
 def see(text, length=100):
   """Returns the lines that a cell shows of a text whose later parts go over earlier ones."""
   lines = []
@@ -48,15 +72,21 @@ def see(text, length=100):
   return lines
 
 
-@pytest.mark.parametrize('descriptor', [None, 1])
-def test_the_lines_and_the_progress_of_a_run_are_in_its_cell(descriptor, monkeypatch, capfd):
-  stream = OutStream()
-  stream.descriptor = descriptor
-  with monkeypatch.context() as patched:
-    patched.setattr(sys, 'stdout', stream)
-    exec(CELL, {})
-  text = stream.text
-  assert capfd.readouterr().out == ''
+@pytest.mark.parametrize('descriptor', [
+    None, 1, pytest.param('kernel', marks=[pytest.mark.nightly, pytest.mark.timeout(300)])])
+def test_the_lines_and_the_progress_of_a_run_are_in_its_cell(descriptor, monkeypatch, capfd,
+                                                            tmp_path):
+  if descriptor == 'kernel':
+    text, error = run_in_kernel(CELL, tmp_path)
+    assert error == []
+  else:
+    stream = OutStream()
+    stream.descriptor = descriptor
+    with monkeypatch.context() as patched:
+      patched.setattr(sys, 'stdout', stream)
+      exec(CELL, {})
+    text = stream.text
+    assert capfd.readouterr().out == ''
   assert '\x1b' not in text and text.count('\r') >= 4
   lines = see(text)
   [ready] = [line for line in lines if line.startswith('ready in ')]
@@ -76,12 +106,18 @@ def test_a_cell_is_drawn_in_once_a_second():
   assert [line for line in see(stream.text) if '21' in line][-1].startswith('epoch 3/3 ━')
 
 
-def test_main_in_a_notebook_names_what_to_call(monkeypatch):
-  monkeypatch.setattr(sys, 'stdout', OutStream())
-  monkeypatch.setattr(sys, 'argv', ['/site-packages/ipykernel_launcher.py', '-f', 'kernel.json'])
-  with pytest.raises(towers.UsageError) as caught:
-    towers.main()
-  [line] = caught.value._render_traceback_()
+@pytest.mark.parametrize('in_kernel', [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_main_in_a_notebook_names_what_to_call(in_kernel, monkeypatch, tmp_path):
+  if in_kernel:
+    text, lines = run_in_kernel(MAIN, tmp_path)
+    assert text == ''
+  else:
+    monkeypatch.setattr(sys, 'stdout', OutStream())
+    monkeypatch.setattr(sys, 'argv', ['/site-packages/ipykernel_launcher.py', '-f', 'kernel.json'])
+    with pytest.raises(towers.UsageError) as caught:
+      exec(MAIN, {})
+    lines = caught.value._render_traceback_()
+  [line] = lines
   assert line.startswith('UsageError: towers.main reads a command line, and a notebook has none: '
                          'call towers.train(towers.Program(')
 

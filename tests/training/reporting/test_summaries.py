@@ -1,6 +1,7 @@
 """Summaries: what TensorBoard reads, on N towers, after a kill, a rewind, and on a full disk."""
 
 import contextlib
+import errno
 import importlib
 import importlib.util
 import os
@@ -14,6 +15,7 @@ from tests.harness import faults, small
 from tests.harness.curves import CURVES, List, train
 from tests.harness.small import Run
 from towers.training.faults.run_error import RunError
+from towers.training.reporting.summaries import Summaries
 
 # These depend on the clock.
 TIMED = ('train/examples_per_second', 'train/input_wait')
@@ -165,6 +167,22 @@ def test_a_full_disk_ends_no_run_and_leaves_the_file_whole(tmp_path):
     shown = train(run, summaries=tmp_path, before_step=fill)
   assert shown.count('summaries cannot be written') == 1 and 'step 12/12' in shown
   assert [step for tag, step, _ in read(tmp_path) if tag == 'train/loss'] == [3, 12]
+
+
+def test_without_an_inode_it_warns_and_writes_a_file_once_there_is_one(tmp_path, monkeypatch):
+  create, shown = os.open, []
+
+  def no_inode(path, *mode):
+    if 'tfevents' in str(path) and not shown:
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    return create(path, *mode)
+
+  monkeypatch.setattr(os, 'open', no_inode)
+  summaries = Summaries(str(tmp_path), first_step=0, texts={}, graph=tf.Graph(), warn=shown.append)
+  summaries.validation(step=3, metrics={'loss': 1.0})
+  summaries.close()
+  assert 'summaries cannot be written: No space left' in shown[0] and len(shown) == 1
+  assert [step for _, step, _ in read(tmp_path)] == [3]
 
 
 def test_main_writes_text_and_graph_that_tensorboard_reads(tmp_path):

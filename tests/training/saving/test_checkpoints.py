@@ -140,6 +140,22 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       checkpoints.close()
 
 
+@pytest.mark.nightly
+def test_any_damage_of_the_newest_index_falls_back(tmp_path):
+  """TensorFlow 1.14 would end the process over some of it, and 2.21 raise an IndexError."""
+  trained(tmp_path, 2)
+  index = tmp_path / 'model.ckpt-2.index'
+  whole, random = index.read_bytes(), np.random.RandomState(0)
+  places = [(-place, flip) for place in range(1, 49) for flip in (1, 72, 201)]
+  places += [(random.randint(len(whole)), random.randint(1, 256)) for _ in range(60)]
+  with Run(seed=9) as run:
+    for place, flip in places:
+      damaged = bytearray(whole)
+      damaged[place] ^= flip
+      index.write_bytes(bytes(damaged))
+      assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-1')
+
+
 @pytest.mark.parametrize('of', ['folder', 'state file'])
 def test_a_sync_that_fails_once_leaves_no_older_checkpoint_as_the_newest(of, tmp_path, monkeypatch):
   sync, failed = os.fsync, []
