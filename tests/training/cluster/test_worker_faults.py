@@ -130,16 +130,6 @@ def test_a_worker_that_hangs_before_all_have_met_ends_by_itself():
 
 
 @pytest.mark.nightly
-def test_a_worker_that_never_comes_is_named_after_the_time():
-  with ProcessCluster(num_workers=3, absent=[1], flags=['--start_seconds=8']) as cluster:
-    assert cluster.wait(0, 2) == [EXIT_CODE, EXIT_CODE]
-    text = cluster.output(0) + cluster.output(2)
-    missing = f'worker 1 ({cluster.addresses[1]}) is not there'
-    assert f'{missing} after 8 s (--start_seconds)' in text
-    assert f'waiting for the other workers: {missing} yet' in text
-
-
-@pytest.mark.nightly
 def test_a_worker_that_stands_still_for_a_while_is_waited_for():
   with standing_still('--steps=60') as cluster:
     time.sleep(4)
