@@ -28,3 +28,13 @@ def test_a_timetable_counts_in_steps():
       Timetable(6, Interval(4), Interval(5)))
   assert build_timetable(plan, epochs=3.0, checkpoint_every='90seconds', on_nan='skip') == (
       Timetable(6, Interval(2), save_every=Interval(6), save_seconds=90.0, on_nan='skip'))
+
+
+@pytest.mark.parametrize('text', ['7steps', '1epoch', '0.4epochs'])
+@pytest.mark.parametrize('last_batch', ['keep', 'carry'])
+def test_the_next_step_is_the_first_that_is_due(last_batch, text):
+  interval = build_interval('validate_every', text, OF_63_STEPS._replace(last_batch=last_batch))
+  due = [step for step in range(1, 300) if interval.is_due(step)]
+  assert len(due) > 3
+  for step in range(due[-1]):
+    assert interval.next(step) == min(one for one in due if one > step)
