@@ -115,7 +115,7 @@ if count == 3 and not os.path.exists(os.path.join(os.environ['NOTES'], 'small'))
 if count == 2:
   note('small')
 ''' + f'  {SLEEP}', '--workers=3', '--min_workers=2', '--gpus_per_worker=1',
-                   f'--retry_seconds={"inf" if asks else 1}', environment=GPUS)
+                   f'--retry_seconds={"inf" if asks else 4}', environment=GPUS)
   launcher.wait_for('small', 2)
   if asks:
     launcher.process.send_signal(signal.SIGUSR1)
