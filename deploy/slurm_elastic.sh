@@ -27,11 +27,7 @@ nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || exit
 export TOWERS_ELASTIC=1
 
 stopped=false
-stop() {
-  stopped=true
-  scancel --signal=TERM "$SLURM_JOB_ID"
-}
-trap stop TERM
+trap 'stopped=true; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
 
 # Prints the nodes that answer, in their order.
 find_nodes() {
