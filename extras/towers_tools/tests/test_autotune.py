@@ -190,12 +190,16 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
   monkeypatch.setattr(autotune, '_LIMIT_SECONDS', 2.0)
   monkeypatch.setattr(autotune, '_LIMIT_FACTOR', 0.0)
   (tmp_path / 'main.py').write_text(FAKE_MAIN)
+  # Trials write to no file of the run.
+  files = dict.fromkeys(('checkpoint_dir', 'summary_dir', 'report', 'trace_file', 'export_dir',
+                         'result_file'), str(tmp_path / 'mine'))
   config = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, batch_size=100,
-                  epochs=90.0, checkpoint_dir=str(tmp_path), autotune=True, on_nan='rollback')
+                  epochs=90.0, autotune=True, on_nan='rollback', trace_steps='2:3', **files)
   for words in ('trials of 40 steps', 'remembered in'):
     tuned = autotune.autotune(config, command=[sys.executable, str(tmp_path / 'main.py')])
     assert (tuned.variables, tuned.staging_depth) == ('replicated', 1)
     assert (tuned.autotune, tuned.epochs) == (False, 90.0)
+    assert {getattr(tuned, name) for name in files} == {str(tmp_path / 'mine')}
     shown = capsys.readouterr().out
     assert words in shown and 'the same as --variables=replicated' in shown
     for words in ('ended by signal 6', 'not done after 2 s', '  no room', '3.00  faster'):
@@ -203,7 +207,7 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
   asked = (tmp_path / 'asked').read_text().splitlines()
   # A pilot, the plain settings, two depths, three placements; and no trial twice.
   assert len(asked) == 7
-  assert all('--validation=none' in line and '--checkpoint' not in line and '--autotune' not in line
+  assert all('--validation=none' in line and 'mine' not in line and '--autotune' not in line
              for line in asked)
   assert '--steps=8' in asked[0]
   assert all('--steps=40' in line and '--xla=off' in line for line in asked[1:])
@@ -215,27 +219,6 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
     path.write_text(damaged)
     assert autotune._recall(str(path)) is None
     assert 'the trials are made again' in capsys.readouterr().out
-
-
-def test_trials_do_not_write_to_the_files_of_the_run(tmp_path, monkeypatch):
-  commands = []
-
-  def run(command, **_):
-    commands.append(command)
-    [path] = [flag.split('=')[1] for flag in command if flag.startswith('--result_file=')]
-    with open(path, 'w') as file:
-      json.dump(dict(first_losses=[1.0], examples_per_second=1.0, num_towers=2), file)
-    return subprocess.CompletedProcess(command, 0)
-
-  monkeypatch.setattr('towers_tools.timed_trial.subprocess.run', run)
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  mine = str(tmp_path / 'mine')
-  config = Config(autotune=True, checkpoint_dir=mine, summary_dir=mine, report=mine,
-                  trace_steps='2:3', trace_file=mine, export_dir=mine, result_file=mine)
-  tuned = autotune.autotune(config)
-  assert commands and not [command for command in commands if mine in ' '.join(command)]
-  assert (tuned.checkpoint_dir, tuned.summary_dir, tuned.export_dir,
-          tuned.autotune) == (mine, mine, mine, False)
 
 
 @pytest.mark.nightly

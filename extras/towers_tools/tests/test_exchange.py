@@ -19,6 +19,7 @@ from towers.training.cluster.roll_call import RollCall, check_alike
 from towers.training.faults.run_error import RunError, WorkerGone
 from towers.training.settings.config import Config
 from towers_tools import autotune
+from towers_tools.autotune import TrialRow, Tuned
 from towers_tools.exchange import Exchange
 from towers_tools.timed_trial import TimedTrial, join_trials
 
@@ -91,61 +92,25 @@ def test_the_cause_of_a_failed_trial_is_named():
   assert join_trials([fine, lost]).error == 'in worker 1: exit code 75'
 
 
-# A fake main.py: the size of fused gradients decides its speed; with two of them one worker fails.
-FAKE_MAIN = '''
-import json, os, sys, time
-rank, *flags = sys.argv[1:]
-flags = dict(flag.lstrip('-').partition('=')[::2] for flag in flags)
-size = flags.get('fusion_megabytes', '4.0')
-with open(os.path.join(os.path.dirname(__file__), 'asked' + rank), 'a') as file:
-  file.write(size + ' ' + flags['steps'] + '\\n')
-if rank == '1' and size == '16.0':
-  os.abort()
-if rank == '1' and size == '64.0':
-  time.sleep(60)
-if rank == '0':
-  json.dump(dict(first_losses=[2.0], examples_per_second=3000.0 if size == '1.0' else 1000.0,
-                 num_towers=1, all_reduce_bytes=10 ** 9), open(flags['result_file'], 'w'))
-'''
+def test_what_one_has_forgotten_all_try_again(tmp_path, monkeypatch, clusters, threads):
+  tried = []
 
-
-@pytest.mark.nightly
-def test_workers_try_sizes_of_fused_gradients_and_choose_alike(
-    tmp_path, monkeypatch, capsys, clusters, threads):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  monkeypatch.setattr(autotune, '_LIMIT_SECONDS', 2.0)
-  monkeypatch.setattr(autotune, '_LIMIT_FACTOR', 0.0)
-  monkeypatch.setattr(autotune, 'count_cores', lambda: 7)
-  (tmp_path / 'main.py').write_text(FAKE_MAIN)
-  config = Config(xla='off', graph_rewriter='off', inter_threads=2, staging_depth=2, device='cpu',
-                  num_gpus=1, batch_size=100, autotune=True, start_seconds=30.0)
+  def run_trials(config, exchange, *_):
+    tried.append(exchange.cluster.rank)
+    return Tuned(dict(fusion_megabytes=1.0), [TrialRow({}, 1.0, '')])
 
   def tune(rank):
-    return autotune.autotune(
-        config, cluster=Cluster(clusters[0].addresses[:2], rank),
-        command=[sys.executable, str(tmp_path / 'main.py'), str(rank)])  # With a cache of its own.
+    config = Config(autotune=True, start_seconds=30.0)
+    return autotune.autotune(config, cluster=Cluster(clusters[0].addresses[:2], rank),
+                             command=[str(rank)])  # With a cache of its own.
 
-  def asked(rank):
-    return (tmp_path / f'asked{rank}').read_text().splitlines()
-
-  def tune_both():
-    for tuned in threads.map(tune, range(2)):
-      assert tuned.fusion_megabytes == 1.0 and not tuned.autotune
-    return capsys.readouterr().out
-
-  shown = tune_both()
-  for words in ('trials of 40 steps in processes of their own, of all workers together',
-                '3.00  faster', 'in worker 1: ended by signal 6', 'in worker 1: not done after 2 s',
-                'the same as --fusion_megabytes=1.0'):
-    assert shown.count(words) == 1, shown
-  assert asked(0) == asked(1) == ['4.0 8', '4.0 40', '1.0 40', '16.0 40', '64.0 40']
-
-  assert 'remembered in' in tune_both() and len(asked(0)) == 5
-  # What one has forgotten all try again.
-  kept = list((tmp_path / 'cache' / 'towers' / 'autotune').iterdir())
-  assert len(kept) == 2
-  kept[0].unlink()
-  assert 'trials of 40 steps' in tune_both() and len(asked(0)) == len(asked(1)) == 10
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  monkeypatch.setattr(autotune, '_run_trials', run_trials)
+  for expected in ([0, 1], [0, 1], [0, 0, 1, 1]):
+    if len(expected) == 4:
+      next((tmp_path / 'towers' / 'autotune').iterdir()).unlink()
+    assert {tuned.fusion_megabytes for tuned in threads.map(tune, range(2))} == {1.0}
+    assert sorted(tried) == expected
 
 
 @pytest.mark.nightly

@@ -132,36 +132,27 @@ def a_run(**changes):
   return dict(run, **changes)
 
 
-def test_a_page_has_a_title():
-  assert '<h1>linear on sample</h1>' in format_page(['a'], [a_run()])
-  assert '<h1>a</h1>' in format_page(['a'], [a_run(config={})])
-  assert '<h1>a and b</h1>' in format_page(['a', 'b'], [a_run(), a_run()])
+# Runs are compared where there is no TensorFlow too.
+COMPARE = ('import sys, tests; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
+           'from towers_tools.page import main; sys.exit(main(sys.argv[1:]))')
 
 
 def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
   other = a_run(config=dict(model='linear', data='sample', seed=1),
                 warnings=['</script><script>alert(1)</script>'])
-  for name, run in (('a', a_run()), ('b', other)):
-    (tmp_path / f'{name}.html').write_text(format_page([name], [run]))
-  code = compare([str(tmp_path / 'a.html'), str(tmp_path / 'b.html'),
-                  f"--output={tmp_path / 'both.html'}"])
+  pages = [tmp_path / 'a.html', tmp_path / 'b.html']
+  for page, run in zip(pages, (a_run(), other)):
+    page.write_text(format_page([page.stem], [run]))
+    assert '<h1>linear on sample</h1>' in check_page(page)
+  subprocess.run([sys.executable, '-c', COMPARE, *map(str, pages),
+                  f"--output={tmp_path / 'both.html'}"], cwd=ROOT, check=True, timeout=60)
   text = check_page(tmp_path / 'both.html')
-  assert code == 0 and read_runs(str(tmp_path / 'both.html')) == [a_run(), other]
+  assert read_runs(str(tmp_path / 'both.html')) == [a_run(), other] and '<h1>a and b</h1>' in text
   assert '<tr class="differs"><td>seed</td><td>0</td><td>1</td></tr>' in text
   assert '<tr><td>model</td><td>linear</td><td>linear</td></tr>' in text
   loss = re.search(r'<figcaption>loss.*?</figure>', text).group(0)
   assert loss.count('<polyline') == 4 and 'training of a' in loss and 'validation of b' in loss
   assert text.count('<script') == 2 and '&lt;script&gt;' in text
-
-
-def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
-  (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
-  code = ('import sys, tests; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
-          'from towers_tools.page import main; sys.exit(main(sys.argv[1:]))')
-  subprocess.run(
-      [sys.executable, '-c', code, str(tmp_path / 'a.html'), f"--output={tmp_path / 'both.html'}"],
-      cwd=ROOT, check=True, timeout=60)
-  assert read_runs(str(tmp_path / 'both.html')) == [a_run()]
 
 
 @pytest.mark.parametrize('arguments, word', [
