@@ -2,19 +2,17 @@
 
 import itertools
 import os
-import subprocess
-import sys
 
 import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import ROOT
 from tests.harness import small
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 
 HOST = '/device:CPU:0'
+IS_1 = tf.__version__.startswith('1.')
 
 
 @pytest.mark.nightly(but='next-1')
@@ -55,32 +53,25 @@ def test_variables_and_their_slots_stand_where_the_placement_says(placement, opt
     assert not [name for name in device_of if 'tower' in name]
 
 
-def test_balancing_is_by_bytes():
-  devices = ['/device:CPU:0', '/device:CPU:1']
+CPUS, GPUS = [[f'/device:{kind}:{index}' for index in range(2)] for kind in ('CPU', 'GPU')]
+
+
+@pytest.mark.parametrize('placement, devices, expected', [
+    # By bytes: the last three are no more than the first.
+    ('balanced', CPUS, [CPUS[0]] + 3 * [CPUS[1]]), ('first', GPUS, 4 * [GPUS[0]]),
+    ('host', GPUS, 4 * [HOST])], ids=['balanced', 'first', 'host'])
+def test_a_store_places_each_variable_where_it_says(placement, devices, expected):
   with tf.Graph().as_default():
-    store = towers.build_variable_store(placement='balanced', devices=devices)
+    store = towers.build_variable_store(placement=placement, devices=devices)
     with tf.variable_creator_scope(store.creator):
       found = [tf.get_variable(name, [size]).device for name, size in zip('abcd', (20, 4, 12, 3))]
-  # The last three are no more bytes than the first.
-  assert found == [devices[0]] + 3 * [devices[1]]
-
-
-def test_the_first_tower_is_where_first_says():
-  with tf.Graph().as_default():
-    store = towers.build_variable_store(placement='first', devices=['/device:GPU:0',
-        '/device:GPU:1'], seed=0)
-    with tf.variable_creator_scope(store.creator):
-      assert [tf.get_variable(name, [3]).device for name in 'ab'] == ['/device:GPU:0'] * 2
-    store = towers.build_variable_store(placement='host', devices=['/device:GPU:0'], seed=0)
-    with tf.variable_creator_scope(store.creator):
-      assert tf.get_variable('c', [3]).device == HOST
+  assert found == expected
 
 
 def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
   config = tf.ConfigProto(device_count={'CPU': 2})
   with tf.Graph().as_default(), tf.Session(config=config) as session:
-    devices = ['/device:CPU:0', '/device:CPU:1']
-    store = towers.build_variable_store(placement='replicated', devices=devices)
+    store = towers.build_variable_store(placement='replicated', devices=CPUS)
     with tf.variable_creator_scope(store.creator):
       for size in (3, 4):
         tf.Variable(lambda size=size: tf.random.normal([size]), name='kernel')
@@ -109,60 +100,58 @@ def test_a_session_has_all_towers_and_no_others():
   assert not config.allow_soft_placement
 
 
-def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
+@pytest.fixture
+def on_four_cores(monkeypatch):
   for name in ('TF_NUM_INTEROP_THREADS', 'TF_NUM_INTRAOP_THREADS'):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(4))
 
-  def threads(num_towers, **settings):
-    config = towers.build_session_config(towers.build_devices(num_towers, 'cpu'), **settings)
-    return config.inter_op_parallelism_threads, config.intra_op_parallelism_threads
 
-  assert threads(1) == (4, 4)
-  assert threads(2) == (4, 2)
-  assert threads(3) == (4, 1)
-  assert threads(8) == (4, 1)
+def threads(devices=1, **settings):
+  """Returns how many ops run at a time, and the threads inside of one."""
+  made = towers.build_devices(devices, 'cpu') if isinstance(devices, int) else (
+      towers.Devices('GPU', devices, ''))
+  config = towers.build_session_config(made, **settings)
+  return config.inter_op_parallelism_threads, config.intra_op_parallelism_threads
+
+
+@pytest.mark.usefixtures('on_four_cores')
+def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
+  assert [threads(count) for count in (1, 2, 3, 8)] == [(4, 4), (4, 2), (4, 1), (4, 1)]
   assert threads(8, inter_threads=3, intra_threads=1) == (3, 1)
+  # On 2.x the session of a process of eager mode's threads would have as many as that.
+  assert os.environ.get('TF_OVERRIDE_GLOBAL_THREADPOOL') == (None if IS_1 else '1')
   with tf.Graph().as_default(), monkeypatch.context() as shallow:
     shallow.setattr('towers.placement.devices._DEEP_OPS', 1)
     tf.constant(1)
     assert threads(8) == (4, 1)
     tf.constant(1)
     assert threads(8) == (8, 1) and threads(2) == (4, 2)
-  gpus = towers.Devices('GPU', [f'/device:GPU:{tower}' for tower in range(8)], '')
-  assert towers.build_session_config(gpus).inter_op_parallelism_threads == 8
-  monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(1))
-  assert threads(1) == (2, 1)
-  monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(4))
+  assert threads([f'/device:GPU:{tower}' for tower in range(8)])[0] == 8
+  with monkeypatch.context() as alone:
+    alone.setattr('towers.base.cores.list_cores', lambda: range(1))
+    assert threads(1) == (2, 1)
   monkeypatch.setenv('TF_NUM_INTEROP_THREADS', '5')
-  assert threads(8) == (0, 1)
-  assert threads(8, inter_threads=3) == (3, 1)
+  assert threads(8) == (0, 1) and threads(8, inter_threads=3) == (3, 1)
   monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '6')
-  assert threads(8) == (0, 0)
-  assert threads(8, intra_threads=5) == (0, 5)
+  assert threads(8) == (0, 0) and threads(8, intra_threads=5) == (0, 5)
 
 
+@pytest.mark.usefixtures('on_four_cores')
 def test_one_small_tower_runs_in_its_callers_thread(monkeypatch):
-  monkeypatch.delenv('TF_NUM_INTEROP_THREADS', raising=False)
-  monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(4))
-
-  def threads(num_towers=1, needs_threads=False, **settings):
-    devices = towers.build_devices(num_towers, 'cpu')
-    config = towers.build_session_config(devices, needs_threads=needs_threads, **settings)
-    return config.inter_op_parallelism_threads
+  def inter(*devices, needs_threads=False, **settings):
+    return threads(*devices, needs_threads=needs_threads, **settings)[0]
 
   with tf.Graph().as_default():
     tf.zeros([128, 255])
-    assert threads() == -1
-    assert threads(2) == threads(needs_threads=True) == threads(workers=towers.Workers(2, 0)) == 4
-    assert threads(inter_threads=3) == 3
-    gpu = towers.Devices('GPU', ['/device:GPU:0'], '')
-    assert towers.build_session_config(gpu, needs_threads=False).inter_op_parallelism_threads == 4
+    assert inter() == -1 and inter(inter_threads=3) == 3
+    assert inter(2) == inter(needs_threads=True) == inter(workers=towers.Workers(2, 0)) == 4
+    assert inter(GPUS[:1]) == 4
     tf.zeros([128, 256])
-    assert threads() == 4
+    assert inter() == 4
   monkeypatch.setenv('TF_NUM_INTEROP_THREADS', '5')
   with tf.Graph().as_default():
-    assert threads() == 0
+    assert inter() == 0
 
 
 @pytest.mark.nightly(but=["{'depth': 1}", "{'tower_build': 'clone', 'clip_norm': 1.0}"])
@@ -181,55 +170,45 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
       run.steps.start(3)
       told[-1] += [run.train(), run.weights()['hidden/weights'].tolist()]
   assert told[0] == told[1]
-
-
-def test_a_tower_whose_input_is_not_staged_has_threads():
-  even = small.random_examples(16)
-  with Run(num_towers=1, depth=0, train=even, validation_kind='none') as run:
+  # An input that is not staged needs threads.
+  with Run(num_towers=1, train=splits['train'], depth=0, validation_kind='none') as run:
     assert run.session_config.inter_op_parallelism_threads > 0
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize('num_workers, needs_threads, sleeps',
-                         [(1, True, not tf.__version__.startswith('1.')), (1, False, False),
-                          (2, True, True), (2, False, True)])
+@pytest.mark.parametrize('num_workers, needs_threads, sleeps', [
+    (1, True, not IS_1), (1, False, False), (2, True, True), (2, False, True)])
 def test_idle_threads_sleep_at_once_where_others_need_their_core(num_workers, needs_threads,
                                                                  sleeps):
-  config = towers.build_session_config(towers.build_devices(2, 'cpu'),
-                                       workers=towers.Workers(num_workers,
-                                                              0), needs_threads=needs_threads)
+  config = towers.build_session_config(
+      towers.build_devices(2, 'cpu'), workers=towers.Workers(num_workers, 0),
+      needs_threads=needs_threads)
   assert config.experimental.disable_thread_spinning == sleeps
 
 
-_PROGRAM_OF_THREADS = '''
-import os, sys
-from tensorflow_v1 import tf
-import towers
-
-devices = towers.build_devices(2, 'cpu')
-examples = tf.data.Dataset.range(4).map(lambda number: number + 1)
-config = towers.build_session_config(devices, intra_threads=int(sys.argv[1]), inter_threads=2)
-with tf.Session(config=config) as session:
-  session.run(tf.matmul(tf.ones([64, 64]), tf.ones([64, 64])))
-  print(len(os.listdir('/proc/self/task')))
-'''
+POOL, LIMIT = 'TF_CPU_ALLOCATOR_USE_BFC', 'TF_CPU_BFC_MEM_LIMIT_IN_MB'
 
 
-def _count_threads(count, **environ):
-  """Returns the threads of a process whose session asks for `count` inside of an op."""
-  environ = dict({name: value for name, value in os.environ.items() if name not in (
-      'TF_OVERRIDE_GLOBAL_THREADPOOL', 'TF_NUM_INTRAOP_THREADS')}, **environ)
-  told = subprocess.run([sys.executable, '-c', _PROGRAM_OF_THREADS,
-                         str(count)], cwd=ROOT, env=environ, check=True, stdout=subprocess.PIPE)
-  return int(told.stdout.decode().split()[-1])
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not os.path.isdir('/proc/self/task'),
-                    reason='this system does not list threads')
-def test_an_ops_threads_are_as_many_as_the_session_says():
-  # On 1.14 all devices share them.
-  assert _count_threads(9) - _count_threads(3) == (6 if tf.__version__.startswith('1.') else 2 * 6)
+@pytest.mark.parametrize('shape, dtype, is_large', [
+    ([32768], tf.float32, True), ([32767], tf.float32, False), ([131072], tf.uint8, True),
+    ([65535], tf.float16, False), ([None, 2], tf.float32, True), (None, tf.float32, True),
+    ([], tf.float32, False), (None, tf.string, False)])
+def test_a_pool_keeps_tensors_of_128_kib_or_of_unknown_size_on_1_14(shape, dtype, is_large,
+                                                                    monkeypatch):
+  for name in (POOL, LIMIT):
+    monkeypatch.setenv(name, '')  # Else there may be nothing to undo.
+    monkeypatch.delenv(name)
+  with tf.Graph().as_default():
+    # A step does not allocate what is fed.
+    fed = tf.placeholder(dtype, shape)
+    threads()
+    assert POOL not in os.environ
+    tf.identity(fed)
+    threads()
+    assert (POOL in os.environ) == (LIMIT in os.environ) == (IS_1 and is_large)
+    monkeypatch.setenv(POOL, '0')
+    threads()
+    assert os.environ[POOL] == '0'  # What the user has set.
 
 
 @pytest.mark.parametrize('rewriter, num_ops, is_simplified', [
@@ -247,17 +226,14 @@ def test_without_a_rewriter_a_deep_graph_keeps_its_ops(rewriter, num_ops, is_sim
 
 
 @pytest.mark.parametrize('flags, is_rewritten', [
-    ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', True), (
-        '--tf_xla_cpu_global_jit=true --tf_xla_auto_jit=1', True),
-    ('--tf_xla_auto_jit=2', False), ('--tf_xla_auto_jit=-1 --tf_xla_cpu_global_jit', False),
-    ('--tf_xla_auto_jit=0 --tf_xla_cpu_global_jit', False), ('--tf_xla_clustering_fuel=0', False), (
-        '', False),
+    ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', True),
+    ('--tf_xla_cpu_global_jit=true --tf_xla_auto_jit=1', True), ('--tf_xla_auto_jit=2', False),
+    ('--tf_xla_auto_jit=-1 --tf_xla_cpu_global_jit', False), ('', False),
     ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit=false', False)])
 def test_what_xla_compiles_on_cpus_is_rewritten_before(flags, is_rewritten, monkeypatch):
   monkeypatch.setenv('TF_XLA_FLAGS', flags)
-  options = towers.build_session_config(towers.build_devices(2,
-                                                             'cpu')).graph_options.rewrite_options
-  assert options.disable_meta_optimizer != is_rewritten
+  config = towers.build_session_config(towers.build_devices(2, 'cpu'))
+  assert config.graph_options.rewrite_options.disable_meta_optimizer != is_rewritten
 
 
 def test_the_device_table_adds_up():
@@ -270,23 +246,26 @@ def test_the_device_table_adds_up():
     assert sum(int(line.split()[-1]) for line in lines[1:]) == 2 * 4 * (20 + 4 + 12 + 3) + 2 * 8
 
 
-def test_fewer_gpus_than_asked_for_is_an_error_before_anything_is_built(monkeypatch):
+def test_auto_takes_gpus_and_says_so_where_there_is_none(monkeypatch):
   monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: 2)
-  assert towers.build_devices(2, 'auto').names == ['/device:GPU:0', '/device:GPU:1']
-  assert towers.build_devices(2, 'auto').notice == ''
+  found = towers.build_devices(2, 'auto')
+  assert found.names == GPUS and found.notice == ''
   assert towers.build_devices(2, 'cpu').kind == 'CPU'
-  for kind, count in itertools.product(('auto', 'gpu'), (3, 4)):
-    with pytest.raises(UsageError, match=f'num_towers={count}.*sees 2.*num_towers=2'):
-      towers.build_devices(count, kind)
-
-
-def test_without_a_gpu_auto_says_so_and_gpu_refuses(monkeypatch):
   monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: 0)
-  devices = towers.build_devices(8, 'auto')
-  assert devices.kind == 'CPU' and 'no GPU' in devices.notice and '8 towers' in devices.notice
+  found = towers.build_devices(8, 'auto')
+  assert found.kind == 'CPU' and 'no GPU' in found.notice and '8 towers' in found.notice
   assert towers.build_devices(8, 'cpu').notice == ''
-  with pytest.raises(UsageError, match='sees 0'):
-    towers.build_devices(1, 'gpu')
+
+
+@pytest.mark.parametrize('num_gpus, num_towers, kind, message', [
+    (2, 3, 'auto', 'num_towers=3.*sees 2.*num_towers=2'),
+    (2, 4, 'gpu', 'num_towers=4.*sees 2.*num_towers=2'), (0, 1, 'gpu', 'sees 0'),
+    (0, 0, 'cpu', 'num_towers=0: it must be at least 1'), (0, 2, 'tpu', 'device=tpu: choose one')])
+def test_what_is_not_there_is_an_error_before_anything_is_built(num_gpus, num_towers, kind, message,
+                                                                monkeypatch):
+  monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: num_gpus)
+  with pytest.raises(UsageError, match=message):
+    towers.build_devices(num_towers, kind)
 
 
 @pytest.mark.parametrize('part, name', [
@@ -304,11 +283,6 @@ def test_devices_have_an_index_which_collectives_need(part, name):
     towers.build_towers(small.model, batches, devices=devices['towers'], store=store)
 
 
-@pytest.mark.parametrize('build', [
-    lambda: towers.build_devices(0, 'cpu'),
-    lambda: towers.build_devices(2, 'tpu'),
-    lambda: towers.build_variable_store(placement='everywhere', devices=[HOST], seed=0),
-])
-def test_wrong_settings_are_refused(build):
-  with pytest.raises(UsageError):
-    build()
+def test_an_unknown_placement_is_refused():
+  with pytest.raises(UsageError, match="variables is 'everywhere': choose one of auto, host"):
+    towers.build_variable_store(placement='everywhere', devices=[HOST])

@@ -4,7 +4,6 @@ That N towers are one tower with them as well is one of the placements in `test_
 """
 
 import functools
-import itertools
 import re
 
 import numpy as np
@@ -19,8 +18,6 @@ from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.not_finite import NotFinite
-
-NUM_STEPS = 3
 
 
 def assert_same_replicas(run):
@@ -42,41 +39,33 @@ def embedded(batch, is_training):
   return test_batch_norm.model((features + 0.01 * looked_up, labels), is_training)
 
 
-# That others equal one tower, `test_towers_equal_one` shows.
+# Kinds of batch norm that are no tower's on the whole batch, and gradients of both kinds.
 CASES = {
-    'sparse': dict(model=embedded, batch_norm='sync', depth=0),
     'sparse, clipped, accumulated': dict(
         model=embedded, batch_norm='sync', batch_size=12, accumulate=3, clip_norm=0.3,
         train=small.random_examples(24)),
-    'batch norm, mean': dict(
-        model=test_batch_norm.model, batch_norm='mean', mode='next', num_towers=2),
-    'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2, num_towers=2),
+    'batch norm, mean': dict(model=test_batch_norm.model, batch_norm='mean', mode='next'),
+    'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2),
 }
 
 
-def take_steps(**settings):
+def take_steps(placement, **settings):
   settings = dict(dict(num_towers=3, learning_rate=0.05, train=small.random_examples(13)),
                   **settings)
-  with Run(**settings) as run:
-    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+  with Run(placement=placement, **settings) as run, run.graph.as_default():
+    losses = [run.steps.train() for _ in range(3)]
     means, count = run.validate()
     if run.program.replicas is not None:
       assert_same_replicas(run)
-    with run.graph.as_default():
-      variables = {variable.op.name: variable for variable in tf.global_variables()}
+    variables = {variable.op.name: variable for variable in tf.global_variables()}
     return dict(means, losses=losses, count=count), run.session.run(variables)
 
 
-@functools.lru_cache(maxsize=None)
-def take_steps_of_shared(case):
-  return take_steps(placement='first', **CASES[case])
-
-
-@pytest.mark.nightly(but='sparse-clone')
-@pytest.mark.parametrize('case, build', list(itertools.product(sorted(CASES), ('reuse', 'clone'))))
-def test_they_train_as_shared_variables_do(case, build):
-  told, variables = take_steps(placement='replicated', tower_build=build, **CASES[case])
-  expected_told, expected_variables = take_steps_of_shared(case)
+@pytest.mark.nightly
+@pytest.mark.parametrize('case', CASES)
+def test_they_train_as_shared_variables_do(case):
+  told, variables = take_steps('replicated', **CASES[case])
+  expected_told, expected_variables = take_steps('first', **CASES[case])
   for name, value in expected_told.items():
     np.testing.assert_allclose(told[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
   assert_same_weights(variables, expected_variables)
@@ -86,32 +75,27 @@ def test_they_train_as_shared_variables_do(case, build):
 def test_no_tower_reads_from_another(build):
   with Run(model=embedded, num_towers=3, placement='replicated', tower_build=build,
            optimizer='adam') as run:
-    device_of = {
-        op.name: op.device for op in run.graph.get_operations() if op.type == 'VarHandleOp'
-    }
+    ops = run.graph.get_operations()
+    device_of = {op.name: op.device for op in ops if op.type == 'VarHandleOp'}
     copied = set(run.program.replicas.names)
     towers_read = set()
-    for op in run.graph.get_operations():
-      if op.name.startswith('tower_'):
-        tower = op.name.split('/')[0]
-        for tensor in op.inputs:
-          if tensor.dtype == tf.resource and tensor.op.name in device_of:
-            name = tensor.op.name
-            if name in copied or name.startswith('copies/'):
-              # A read without a device of its own is on the variable's device.
-              assert device_of[name] == (op.device or
-                                         device_of[name]) == '/device:CPU:' + tower[-1], op.name
-              assert name.startswith(f'copies/{tower}/') or tower == 'tower_0', op.name
-              towers_read.add(tower)
+    for op in ops:
+      tower = op.name.split('/')[0]
+      for name in [value.op.name for value in op.inputs] if tower.startswith('tower_') else ():
+        if name in copied or name.startswith('copies/'):
+          # A read without a device of its own is on the variable's device.
+          assert device_of[name] == (op.device or device_of[name]) == '/device:CPU:' + tower[-1], (
+              op.name)
+          assert name.startswith(f'copies/{tower}/') or tower == 'tower_0', op.name
+          towers_read.add(tower)
     assert towers_read == {'tower_0', 'tower_1', 'tower_2'}
-    updates = [op.name for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
-    updated = [
-        re.search(r'/update_(copies/tower_\d/)?(.*)/ResourceApply', name).groups()
-        for name in updates
-    ]
-    for tower in ('copies/tower_1/', 'copies/tower_2/'):
-      assert [name for copy, name in updated if copy == tower
-             ] == [name for copy, name in updated if copy is None] != []
+    updated = [re.search(r'/update_(copies/tower_./)?(.*)/ResourceApply', op.name).groups()
+               for op in ops if op.type.startswith('ResourceApply')]
+    of_towers = [[name for copy, name in updated if copy == tower]
+                 for tower in (None, 'copies/tower_1/', 'copies/tower_2/')]
+    assert of_towers[0] == of_towers[1] == of_towers[2] != []
+    run.train()
+    assert_same_replicas(run)
 
 
 @pytest.mark.parametrize('value', [np.nan, pytest.param(np.inf, marks=pytest.mark.nightly)])
@@ -135,43 +119,18 @@ def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):
   with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.steps.train()
     run.steps.check_replicas()
-    [copy] = [
-        variable for variable in tf.get_collection(REPLICAS)
-        if variable.op.name == 'copies/tower_2/hidden/biases'
-    ]
-    value = run.session.run(copy)
-    copy.load(np.nextafter(value, 10), run.session)
+    names = ['copies/tower_2/hidden/biases', 'copies/tower_1/hidden/biases', 'hidden/biases']
+    by_name = {variable.op.name: variable
+               for variable in tf.global_variables() + tf.get_collection(REPLICAS)}
+    value = run.session.run(by_name[names[0]])
+    by_name[names[0]].load(np.nextafter(value, 10), run.session)
     with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower '
                                        '0 .1 of 16 replicas'):
       run.steps.check_replicas()
     # NaN does not equal itself, but its bits do.
-    for name in ('hidden/biases', 'copies/tower_1/hidden/biases', 'copies/tower_2/hidden/biases'):
-      [variable] = [variable for variable in tf.global_variables() + tf.get_collection(REPLICAS)
-                    if variable.op.name == name]
-      variable.load(np.full_like(value, np.nan), run.session)
+    for name in names:
+      by_name[name].load(np.full_like(value, np.nan), run.session)
     run.steps.check_replicas()
-
-
-@pytest.mark.skipif(tf.__version__.startswith('1.'), reason='now and then the collectives of 1.14 '
-                                                            'wait forever for a '
-                    'tower that has failed, which a run leaves to its watchdog')
-def test_a_failure_in_one_tower_ends_the_step_instead_of_hanging():
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-
-    def fail(values, tower):
-      if tower == 1:
-        raise RuntimeError('tower 1 has failed')
-      return values
-
-    tower = int(tf.get_default_graph().get_name_scope().split('/')[0][len('tower_'):])
-    failed = tf.py_func(lambda values: fail(values, tower), [losses], tf.float32)
-    failed.set_shape(losses.shape)
-    return losses + tf.stop_gradient(failed), metrics
-
-  with Run(num_towers=3, placement='replicated', model=model) as run, \
-      pytest.raises(tf.errors.OpError, match='tower 1 has failed'):
-    run.steps.train()
 
 
 def test_one_gradient_alone_can_be_fetched():
@@ -206,21 +165,18 @@ def test_one_tower_has_no_replicas_and_no_collectives():
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
 
 
-VALUES = {'hidden/weights': [5, 4], 'hidden/biases': [4], 'logits/weights': [4, 3],
-'logits/biases': [3]}
-
-
 def other_weights():
   random = np.random.RandomState(5)
-  return {name: random.randn(*shape).astype(np.float32) for name, shape in sorted(VALUES.items())}
+  shapes = {'hidden/biases': [4], 'hidden/weights': [5, 4], 'logits/biases': [3],
+            'logits/weights': [4, 3]}
+  return {name: random.randn(*shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def save_other_weights(folder):
   """Writes a checkpoint of these weights in another graph; returns its path."""
   with tf.Graph().as_default(), tf.Session() as session:
-    variables = [
-        tf.get_variable(name, initializer=value) for name, value in other_weights().items()
-    ]
+    variables = [tf.get_variable(name, initializer=value)
+                 for name, value in other_weights().items()]
     session.run(tf.global_variables_initializer())
     return tf.train.Saver(variables).save(session, str(folder / 'other'))
 
@@ -280,7 +236,6 @@ def losses_of_one_tower():
 
 
 @pytest.mark.nightly(but='load')
-@pytest.mark.nightly(but=['restore', 'load', 'scatter'])
 @pytest.mark.parametrize('means', [restore, restore_when_finalized, load, assign, add, scatter,
                                    initialize_with_copies], ids=lambda means: means.__name__)
 def test_every_write_of_weights_writes_all_replicas(means, tmp_path):

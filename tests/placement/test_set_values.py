@@ -96,65 +96,42 @@ if not IS_1:
   WAYS['saved'] = lambda files: keras.models.load_model(str(files / 'saved'), compile=False)
 
 
-def values_of(run, model):
-  with run.graph.as_default():
-    return run.session.run([variable.value() for variable in model.layers.weights])
-
-
-def assert_started(run, model):
-  for value, expected in zip(values_of(run, model), weights()):
-    np.testing.assert_array_equal(value, expected)
-  assert run.train() == pytest.approx(first_loss(), abs=1e-5)
-
-
-@pytest.mark.nightly(but='set')
-@pytest.mark.nightly(but=['h5', 'set', 'checkpoint'])
-@pytest.mark.parametrize('way', list(WAYS))
-def test_values_arrive_whatever_the_format(way, files):
+@pytest.mark.nightly(but=['set-2-host-reuse', 'h5-3-balanced-clone'])
+@pytest.mark.parametrize('way, num_towers, placement, build', [
+    *[(way, 2, 'host', 'reuse') for way in WAYS], ('h5', 1, 'first', 'reuse'),
+    ('h5', 3, 'balanced', 'clone'), ('h5', 2, 'replicated', 'clone'), ('h5', 8, 'host', 'reuse')])
+def test_values_arrive_on_every_tower_whatever_the_format(way, num_towers, placement, build, files):
   model = KerasModel(lambda: WAYS[way](files), loss=LOSS)
-  with Run(model=model, num_towers=2) as run:
-    assert_started(run, model)
-
-
-@pytest.mark.nightly(but='3-balanced-clone')
-@pytest.mark.parametrize('num_towers, placement, build', [
-    (1, 'first', 'reuse'), (3, 'balanced', 'clone'), (2, 'replicated', 'clone'),
-    (8, 'host', 'reuse')])
-def test_values_arrive_on_every_tower(num_towers, placement, build, files):
-  model = KerasModel(lambda: WAYS['h5'](files), loss=LOSS)
-  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build,
-           train=small.random_examples(13)) as run:
+  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build) as run:
     with run.graph.as_default():
       copies = {variable.op.name: run.session.run(variable)
                 for variable in tf.get_collection(REPLICAS)}
+      values = run.session.run([variable.value() for variable in model.layers.weights])
     assert len(copies) >= 4 * (num_towers - 1) * (placement == 'replicated')
-    for value, variable in zip(weights(), model.layers.weights):
+    for value, expected, variable in zip(values, weights(), model.layers.weights):
+      np.testing.assert_array_equal(value, expected)
       for name, copy in copies.items():
         if name.endswith('/' + variable.op.name):
-          np.testing.assert_array_equal(copy, value)
-    assert_started(run, model)
+          np.testing.assert_array_equal(copy, expected)
+    assert run.train() == pytest.approx(first_loss(), abs=1e-5)
 
 
 def test_a_layer_that_is_called_in_a_model_function_keeps_its_weights():
   matrix = np.random.RandomState(1).randn(20, 3).astype(np.float32)
 
-  def build():
-    made = []
+  made = []
 
-    def model(batch, is_training):
-      del is_training
-      if not made:
-        made.append(keras.layers.Embedding(20, 3, weights=[matrix], name='words'))
-      numbers, labels = batch
-      return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=made[0](numbers))
-    return model
+  def model(batch, is_training):
+    made[:] = made or [keras.layers.Embedding(20, 3, weights=[matrix], name='words')]
+    numbers, labels = batch
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=made[0](numbers))
 
   devices = ['/device:CPU:0'] * 2
   with tf.Graph().as_default(), tf.Session() as session:
     numbers, labels = tf.constant([1, 2], name='numbers'), tf.constant([0, 1], name='labels')
     batches = [towers.Batch((numbers, labels), 2)] * 2
     store = towers.build_variable_store(devices=devices)
-    towers.build_towers(build(), batches, devices=devices, store=store)
+    towers.build_towers(model, batches, devices=devices, store=store)
     session.run(tf.global_variables_initializer())
     np.testing.assert_array_equal(session.run(store.made['words/embeddings']), matrix)
 
@@ -205,22 +182,23 @@ def test_values_are_no_part_of_the_graph_and_keras_session_is_gone():
     assert tf.get_default_session() is None
 
 
+def build_towers(model):
+  """Builds a tower in the default graph."""
+  batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
+  store = towers.build_variable_store(devices=['/device:CPU:0'])
+  try:
+    towers.build_towers(model, [batch], devices=['/device:CPU:0'], store=store)
+  finally:
+    keras.backend.set_session(None)
+
+
 def build_from_before(prepare):
   """Builds a tower of a Keras model that was made before, and prepared in a session of Keras."""
   with tf.Graph().as_default():
     layers = make_layers()
     prepare(layers)
-
-    def model(batch, is_training):
-      del is_training
-      return keras.losses.sparse_categorical_crossentropy(batch[1], layers(batch[0]))
-
-    batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
-    store = towers.build_variable_store(devices=['/device:CPU:0'])
-    try:
-      towers.build_towers(model, [batch], devices=['/device:CPU:0'], store=store)
-    finally:
-      keras.backend.set_session(None)
+    build_towers(lambda batch, is_training: keras.losses.sparse_categorical_crossentropy(
+        batch[1], layers(batch[0])))
 
 
 @pytest.mark.parametrize('load', [
@@ -240,15 +218,6 @@ def test_weights_from_a_model_that_was_loaded_before_are_refused():
   with tf.Graph().as_default():
     teacher = make_layers()
     teacher.set_weights(weights())
-
-    def make():
-      layers = make_layers()
-      layers.set_weights(teacher.get_weights())
-      return layers
-
-    batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
-    store = towers.build_variable_store(devices=['/device:CPU:0'])
     with pytest.raises(UsageError, match='it read the variable .*/(kernel|bias), which has no'):
-      towers.build_towers(KerasModel(make, loss=LOSS), [batch], devices=['/device:CPU:0'],
-                          store=store)
-    keras.backend.set_session(None)
+      build_towers(KerasModel(lambda: loaded(
+          make_layers, lambda layers: layers.set_weights(teacher.get_weights())), loss=LOSS))

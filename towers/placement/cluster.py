@@ -17,7 +17,7 @@ from towers.base.json_files import parse_json
 from towers.base.usage_error import UsageError
 
 VARIABLE = 'TF_CONFIG'
-# Set by a launcher that may end all workers to go on with another number of them.
+# Set by a launcher that may restart all workers as another number of them.
 ELASTIC = 'TOWERS_ELASTIC'
 _JOBS = ('chief', 'worker', 'evaluator')
 _ADDRESS = re.compile(r'[!-~]+:([0-9]{1,5})\Z')
@@ -56,7 +56,7 @@ class Cluster(NamedTuple):
 
   @property
   def port(self) -> int:
-    """On which this worker listens."""
+    """The port that this worker listens on."""
     return int(self.addresses[self.rank].rpartition(':')[2])
 
   @property
@@ -147,8 +147,7 @@ def _find_task(task: Any, jobs: Any, addresses: List[str]) -> Cluster:
 def check_port(cluster: Cluster) -> None:
   """Raises UsageError if another process listens on this worker's port.
 
-  TensorFlow does not: its servers may share a port, and a worker that was started twice takes turns
-  with itself.
+  TensorFlow does not: two of its servers may share a port, and answer in turn.
   """
   if not cluster.trains_together:
     return

@@ -57,9 +57,9 @@ class AllReduce(NamedTuple):
 
   Attributes:
     num_gradients: the tensors that are summed, in `num_collectives`.
-    num_bytes: the size of all of them as they are sent, for one tower or worker.
-    group_size: the towers of one worker, or the workers, that a collective sums.
-    num_workers: of which each has summed its towers before.
+    num_bytes: their size as they are sent, for one tower or worker.
+    group_size: how many shares a collective sums, of towers of one worker or of workers.
+    num_workers: 1, or the workers, each of which has summed its towers before.
     num_gathered: the sparse gradients, whose rows are gathered instead.
     wire: the dtype that gradients are sent in, if it is not their own.
   """
@@ -74,9 +74,7 @@ class AllReduce(NamedTuple):
 
   @property
   def num_messages(self) -> int:
-    """The messages of a ring that wait for one another: each member passes parts of its share on,
-    first to add them up and then to hand out the sums (Patarasuk and Yuan 2009).
-    """
+    """The messages of a ring that wait for one another (Patarasuk and Yuan 2009)."""
     return 2 * (self.group_size - 1)
 
   @property
@@ -197,10 +195,10 @@ def _sum_of_workers(shares, home, wire, **ring):
 
 
 def meet_towers(devices: Sequence[str], kind: str) -> Operation:
-  """Returns the op in which the towers of the only worker find each other.
+  """Returns an op to run before the first step, in which the towers of the only worker meet.
 
-  TensorFlow 1.14 ends a collective whose partner fails only if they have met before. Run by itself
-  before the first step, where no tower can fail, this op keeps such a step from hanging.
+  If a tower fails in a step, TensorFlow 1.14 ends the collectives that wait for it only if they
+  have met before.
   """
   with tf.name_scope('meet_towers'):
     sums, _ = sum_packed([[tf.zeros([])] for _ in devices], devices=devices, kind=kind)
@@ -225,8 +223,8 @@ def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
 
   Args:
     value: this worker's, not empty.
-    num_workers: all of which call it.
-    shape_index: an int32 scalar below `num_shapes`, the same in all workers and for a shape.
+    num_workers: all of them call this function.
+    shape_index: an int32 scalar below `num_shapes`, the same in all workers, one for each shape.
     num_shapes: see above.
   """
   _check_dtype(value)

@@ -17,9 +17,18 @@ def get_global_step() -> Variable:
 
 def get_examples_seen() -> Variable:
   """Returns the int64 variable that counts examples; the first call makes it, on the host."""
-  for variable in tf.global_variables():
-    if variable.op.name == 'examples_seen':
+  return _get_counter('examples_seen', tf.GraphKeys.GLOBAL_VARIABLES)
+
+
+def get_micro_batch_in_step() -> Variable:
+  """Returns the int64 variable that counts the micro-batches of a step; it is not checkpointed."""
+  return _get_counter('micro_batch_in_step', tf.GraphKeys.LOCAL_VARIABLES)
+
+
+def _get_counter(name, collection):
+  for variable in tf.get_collection(collection):
+    if variable.op.name == name:
       return variable
   with tf.device(HOST), tf.name_scope(None), tf.init_scope():
-    return tf.Variable(tf.zeros([], tf.int64), name='examples_seen', trainable=False,
-                       use_resource=True)
+    return tf.Variable(tf.zeros([], tf.int64), name=name, trainable=False, use_resource=True,
+                       collections=[collection])

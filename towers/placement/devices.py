@@ -38,7 +38,7 @@ _INTER_THREADS, _INTRA_THREADS = 'TF_NUM_INTEROP_THREADS', 'TF_NUM_INTRAOP_THREA
 
 
 class Devices(NamedTuple):
-  """Where towers stand: 'GPU' or 'CPU', for each tower its device, and the memory taken of GPUs.
+  """Where towers stand: 'GPU' or 'CPU', the device of each tower, and the memory taken of GPUs.
 
   `notice` is a sentence for the user about the choice, or ''.
   """
@@ -134,20 +134,19 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
                          precision: str = 'float32') -> tf.ConfigProto:
   """Returns the config of a session, or of a worker's server, with all towers' devices.
 
-  Call it when the graph is built, and before the process opens any session. Where the rewriter is
-  off, a deep graph keeps all its ops.
+  Call it when the graph is built, and before the process opens any session.
 
   Args:
     devices: where towers stand.
     graph_rewriter: 'on', 'off' or 'auto': whether TensorFlow rewrites the graph before its first
-      run. On GPUs it chooses layouts, which mixed precision needs. On CPUs it made no step faster
-      in measurements, and the first step of a deep net several times slower: 'auto' is off there,
-      unless XLA compiles, which takes constants that are not folded yet for the first device's.
+      run. On GPUs it chooses layouts, which mixed precision needs. On CPUs it makes no step faster,
+      and the first one of a deep net several times slower: 'auto' is off there, unless XLA
+      compiles, which takes constants that are not folded yet for the first device's.
     collective: 'ring', 'nccl' or 'auto', as for `average_gradients`.
     inter_threads: ops that run at a time. None for TF_NUM_INTEROP_THREADS, or else one for each
-      core. With GPUs or a deep graph it is at least one for each tower: then all towers keep pace,
-      so that gradients meet and free their memory early (0.7 GB for 8 towers of NASNet-Large). One
-      tower on a CPU whose tensors are all small is run by the step's caller.
+      core. With GPUs or a deep graph it is at least one for each tower: then gradients meet and
+      free their memory early (0.7 GB for 8 towers of NASNet-Large). One tower on a CPU whose
+      tensors are all small is run by the step's caller.
     intra_threads: threads inside of one op. None for TF_NUM_INTRAOP_THREADS, or else one for each
       core with GPUs, and for virtual CPU devices a tower's share of the cores.
     workers: of which this is one.

@@ -8,11 +8,7 @@ from towers.placement.patterns import choose_all, list_patterns
 
 
 def freeze_variables(patterns: Sequence[str]) -> None:
-  """Takes all variables that a pattern matches out of the trainable ones.
-
-  Call it once the first tower has made them: what differentiates, all-reduces and updates after it
-  asks for the trainable variables alone.
-  """
+  """Makes all variables that a pattern matches untrainable, once the first tower has made them."""
   trainable = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
   names = [variable.op.name for variable in trainable]
   frozen = set(choose_all('frozen', patterns, names, what='trainable variable'))

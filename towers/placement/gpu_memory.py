@@ -4,8 +4,6 @@ from typing import Any, NamedTuple, Optional
 
 from towers.base.usage_error import UsageError
 
-_LARGEST_FRACTION = 1.0
-
 
 class GpuMemory(NamedTuple):
   """What a process takes of each GPU; all of it where nothing is set.
@@ -48,11 +46,9 @@ def read_gpu_memory(text: Optional[str], logical_gpus: Optional[int] = None) -> 
   if text is not None and text != 'growth' and not 0 < number < float('inf'):
     raise UsageError(f"gpu_memory={text}: give 'growth', a fraction of each GPU such as 0.4, or "
                      'megabytes such as 9000.')
-  megabytes = int(number) if number > _LARGEST_FRACTION else None
+  megabytes = int(number) if number > 1 else None
   if logical_gpus is None:
-    if megabytes is None:
-      return GpuMemory(text == 'growth', number or None)
-    return GpuMemory(megabytes=megabytes)
+    return GpuMemory(text == 'growth', None if megabytes else number or None, megabytes)
   if logical_gpus < 1:
     raise UsageError(f'logical_gpus={logical_gpus}: it must be at least 1.')
   if megabytes is None:

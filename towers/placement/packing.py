@@ -4,9 +4,9 @@
   gradients    a, b, c on each tower  ──► packed ──► host ──► one sum ──► a, b, c
   all-reduce   a, b, c on each tower  ──► packed ──► one collective ──► a, b, c on each tower
 
-Each tensor that goes to another device costs two ops and a message, however small it is, and most
-variables of a deep net are small. Tensors whose shapes differ in the longest axis alone are joined
-along it, so that nothing has to be reshaped; others as vectors. No bit of them changes.
+Each tensor that goes to another device costs two ops and a message, however small it is. Tensors
+whose shapes differ in the longest axis alone are joined along it, so that nothing has to be
+reshaped; others as vectors. No bit of them changes.
 """
 
 from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple

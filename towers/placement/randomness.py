@@ -18,7 +18,7 @@ from typing import Any, Callable, Collection, Dict, Iterable, List, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Operation, Tensor, Variable, tf
+from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import walk_called
 from towers.placement.host import HOST
@@ -43,16 +43,6 @@ def name_seeds(seed: int, name: str) -> Tuple[int, int]:
     return int.from_bytes(digest[begin:begin + 4], 'little') % (2**31 - 1) + 1
 
   return make_seed(0), make_seed(4)
-
-
-def get_micro_batch_in_step() -> Variable:
-  """Returns the int64 variable that counts the micro-batches of a step; it is not checkpointed."""
-  for variable in tf.local_variables():
-    if variable.op.name == 'micro_batch_in_step':
-      return variable
-  with tf.name_scope(None), tf.init_scope():
-    return tf.Variable(tf.zeros([], tf.int64), name='micro_batch_in_step', trainable=False,
-                       use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
 
 
 def step_reader() -> Callable[[], Tensor]:

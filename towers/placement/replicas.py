@@ -7,13 +7,13 @@
 
 The first tower's variables are the program's: checkpoints hold them, under names without a tower.
 Every step does the same to all replicas. Any other write of a first tower's variable, by an
-initializer, a restore or the user's own assignment, also writes its replicas:
+initializer, a restore or an assignment, also writes its replicas; it may be made at any time, so
+each run of a session first looks for new ones:
 
   RestoreV2 ─┬─► assign copies/tower_1/hidden/weights ─┐ (first)
              └─► assign hidden/weights ◄───────────────┘
 
-Such ops may be made at any time, so each run of a session first looks for new ones. Before anything
-is saved, a check compares all replicas.
+Before anything is saved, a check compares all replicas.
 """
 
 import contextlib

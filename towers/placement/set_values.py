@@ -29,8 +29,7 @@ def keep_set_values() -> Iterator[None]:
   """Makes the values that a model assigns within the context initial values of its variables.
 
   Raises:
-    UsageError: the model, or Keras while it builds the model, reads a variable that Keras has
-      set before, in another session.
+    UsageError: the model reads a variable that Keras has set before, in another session.
   """
   before = {variable: len(variable.handle.consumers()) for variable in _find_variables()
             if getattr(variable, '_keras_initialized', False) and _is_loaded(variable)}

@@ -30,16 +30,13 @@ PLACEMENTS = ('auto', 'host', 'first', 'balanced', 'replicated')
 
 
 class Placement(NamedTuple):
-  """Where a program's variables live: `kind`, a placement but auto, and why, in a few words."""
+  """Where a program's variables live, as in `PLACEMENTS` but never 'auto', and why, in words."""
   kind: str
   reason: str
 
 
 def choose_placement(variables: str, devices: Sequence[str]) -> Placement:
-  """Returns where variables live; `variables` is one of `PLACEMENTS`.
-
-  All workers choose alike, since their towers stand alike.
-  """
+  """Returns where variables live; `variables` is one of `PLACEMENTS`."""
   if variables != 'auto':
     return Placement(variables, 'as asked for')
   if not all(map(is_gpu, devices)):
@@ -56,12 +53,10 @@ class VariableStore:
     made: every variable that was made, by name, in order.
     initial_ops: the random ops that initial values are computed from.
     seed: of everything random in the towers.
-    replicas: for each later tower with replicas of its own, these by the name of the first tower's
-      variable.
+    replicas: by tower, and then by the name of the first tower's variable.
     scopes: the name scopes of the towers built so far; each new tower adds its own.
     num_towers: of this worker.
-    first_tower: the index of this worker's first tower among those of all workers, so that no two
-      towers draw the same.
+    first_tower: the index of this worker's first tower among those of all workers.
   """
 
   def __init__(self, devices: Sequence[str], placement: str, seed: int, rank: int):
@@ -185,9 +180,9 @@ def stand_in(
 
 def check_reads(store: VariableStore, instead: Dict[str, Variable], *, scope: str,
                 fix: str) -> None:
-  """Refuses a tower that reads a variable for which another stands in; `fix` is for the message.
+  """Refuses a tower that reads a variable instead of the one that stands in for it.
 
-  A layer that holds its variables reads them without asking for them by name.
+  A layer that holds its variables does, since it asks for none by name. `fix` ends the message.
   """
   for name in instead:
     for op in store.made[name].handle.consumers():
@@ -234,7 +229,7 @@ def format_device_table(devices: Sequence[str], variables: Sequence[Variable],
   """Returns a table of devices: the role, the number of variables, and the bytes of each.
 
   Raises:
-    UsageError: there are more or fewer roles than devices.
+    UsageError: the numbers of roles and devices differ.
   """
   check_same_number(len(devices), 'devices', len(roles), 'roles',
                     fix='give a role for each device.')

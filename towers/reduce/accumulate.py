@@ -11,8 +11,8 @@ live beside their variables and are not checkpointed: checkpoints fall between s
 from typing import List, NamedTuple
 
 from tensorflow_v1 import Operation, Variable, tf
+from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.host import HOST
-from towers.placement.randomness import get_micro_batch_in_step
 from towers.reduce.gradients import ReducedGradients
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
@@ -97,10 +97,9 @@ class _Accumulators:
   def build_add(self):
     """Returns the op that adds a micro-batch to all sums and counts it."""
     with tf.device(HOST):
-      micro_batch = get_micro_batch_in_step()
       added = tf.group(*[total.add_op for total in self._sums])
       with tf.control_dependencies([added]):
-        return micro_batch.assign_add(1, read_value=False)
+        return get_micro_batch_in_step().assign_add(1, read_value=False)
 
   def build_clear(self):
     """Returns the op that sets all sums and the count to zero."""

@@ -7,14 +7,13 @@
              tower 1   gradients ─┘                                 └─► guard ─► apply
 
 If the towers of a worker share variables, their gradients are summed already, and each worker takes
-part once. With several workers the same all-reduce carries each worker's loss, number of examples,
-step and votes, and of sparse gradients the rows that were touched (see `rows`). All workers get
-the same bits, so that each decides for itself, and all alike, whether to do the step, when to stop
-and when to save.
+part once. Between workers the same all-reduce carries the losses, numbers of examples, steps and
+votes, and of sparse gradients the rows that were touched (see `rows`). All workers get the same
+bits, so each decides for itself, and all alike, whether to do the step, to stop and to save.
 
-Gradients may cross between workers in 16 bits (`wire`); numbers and indices never do. Then the
-numbers are summed before, and each worker divides its gradients by the examples of all, so that no
-sum is larger than its largest term.
+Gradients may cross in 16 bits (`wire`); numbers and indices never do. Then the numbers are summed
+before, and each worker divides its gradients by the examples of all, so that no sum is larger than
+its largest term.
 """
 
 import functools

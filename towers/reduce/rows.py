@@ -5,15 +5,13 @@
   worker 1 sends    ·  ·  ·             3  9  4
   all receive       7  3  ·             3  9  4       rows 7, 3 + 3, 9 and 4
 
-A slot holds a row of the gradient and its index, so what a step costs follows from the rows that it
-touches and not from the size of the variable. Where the workers have as many slots as the variable
-has rows, each row is a slot of its own, and the sum is that of the whole gradient: less is sent.
+A slot holds a row of the gradient and its index, and is 0 in all workers but one, since the
+CollectiveGather of TensorFlow 1.14 fails. Where there would be as many slots as the variable has
+rows, each row is a slot of its own: less is sent.
 
 All workers have slots for the most rows that any of them touches. If that number follows from the
-shapes of a batch, it is known before the first step, and the slots are fused with other gradients.
-Otherwise each step first shares the workers' numbers of rows, rounded up to one of a few sizes;
-then the hosts sum the slots. TensorFlow 1.14 gathers nothing between workers: its CollectiveGather
-fails, so a slot is 0 in all workers but one.
+shapes of a batch, the slots are fused with other gradients. Otherwise each step first shares the
+workers' numbers of rows, rounded up to one of a few sizes; then the hosts sum the slots.
 """
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union

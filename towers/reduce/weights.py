@@ -4,12 +4,10 @@
   ─────────────────────────────────────────── =   ─────────────────────
   mean over the examples of the weights                sum(weights)
 
-The numerator and its gradients come from towers and micro-batches as those of any loss do, and the
-denominator comes beside them. So one division for each gradient makes the mean of a step, whatever
-the weights of a tower, a micro-batch or a worker.
-
-Workers divide before their all-reduce by the mean weight of all workers, one number that they share
-first: weights mostly follow from the batch alone, so that it is there before the gradients are.
+The numerator and its gradients come from towers and micro-batches as those of any loss do, the
+denominator beside them, and one division for each gradient makes the mean of a step. Workers share
+the denominator first: weights mostly follow from the batch alone, so that it is there before the
+gradients are.
 """
 
 from tensorflow_v1 import tf

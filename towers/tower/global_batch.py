@@ -7,9 +7,9 @@ from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.input.places import build_places
+from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST
-from towers.placement.randomness import get_micro_batch_in_step
 from towers.placement.variables import VariableStore
 
 

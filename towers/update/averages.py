@@ -7,12 +7,9 @@ n counts steps from 1. Early averages forget faster, as in `tf.train.Exponential
 `num_updates`, whose decay is min(decay, (1 + n) / (10 + n)): so a short run does not measure its
 initial weights. A step that is refused, or skipped, moves no average.
 
-An average lives on the device of its weight, and only the share is sent there. Of replicas the
-first tower's are averaged, since all are equal to the bit.
-
-Validation by the switch runs the towers of training, whatever reads the weights there: a getter, a
-layer that holds them, or a clone. So weights and averages change places before a pass and after it,
-and a step pays nothing for it. A tower of its own measures a snapshot of the averages.
+An average lives on the device of its weight; of replicas the first tower's are averaged. For
+validation by the towers of training, weights and averages change places before a pass and after it,
+so that a step pays nothing. A tower of its own measures a snapshot of the averages.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
 """Slots: an optimizer's variables for each weight, such as momenta, made all at once.
 
-An optimizer makes one slot after the other, of eight ops each, which take Python milliseconds; a
-deep net has a thousand slots. Here the optimizer only lists the slots of zeros that it wants, and
-one GraphDef imports all their ops. The graph is the same as if the optimizer had made them: names,
-devices, initial values.
+An optimizer makes one slot after the other, which takes Python milliseconds each; a deep net has a
+thousand. Here it only lists the slots of zeros that it wants, and one GraphDef imports all their
+ops, with the same names, devices and initial values.
 """
 
 from typing import List, Sequence, Tuple

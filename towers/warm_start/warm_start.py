@@ -3,8 +3,8 @@
   file ── tensors by name ──► matching ──► fed as initial values ──► the variables start
 
 The values are fed in place of initial values, so that all which follows from these starts right:
-replicas on every tower, and variables whose initial value is made of another's. Nothing is read
-before the variables start, since a run that resumes needs its checkpoint alone.
+replicas on every tower, and variables whose initial value is made of another's. A run that resumes
+reads its checkpoint alone.
 """
 
 from typing import Dict, Iterable, List, Optional, Set, Union

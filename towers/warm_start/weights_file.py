@@ -4,7 +4,9 @@ The checkpoint is of any program, in TensorFlow's format V1 or V2.
 """
 
 import contextlib
+import functools
 import glob
+import operator
 import os
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
@@ -83,18 +85,12 @@ def _open_checkpoint(path):
              if name not in NOT_VARIABLES
              and np.dtype(dtypes[name].as_numpy_dtype).kind in _KEPT}
   # A damaged index may claim shapes of any size, for which TensorFlow would ask for memory.
-  claimed = sum(_count_bytes(info) for info in tensors.values())
+  claimed = sum(functools.reduce(operator.mul, info.shape, info.dtype.itemsize)
+                for info in tensors.values())
   held = sum(os.path.getsize(name) for name in glob.glob(glob.escape(path) + _DATA + '*'))
   if os.path.isfile(path + INDEX) and claimed > held:
     raise ValueError(f'its index names {claimed} bytes, and its data has {held}')
   yield WeightsFile('TensorFlow checkpoint', tensors, reader.get_tensor)
-
-
-def _count_bytes(info):
-  count = 1
-  for size in info.shape:
-    count *= int(size)
-  return count * info.dtype.itemsize
 
 
 @contextlib.contextmanager
