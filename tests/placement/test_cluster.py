@@ -10,15 +10,11 @@ from towers.placement.cluster import check_port, read_cluster
 from towers.training.settings.config import Config
 
 TWO = ['a:1', 'b:2']
+FIRST, SECOND = [dict(type='worker', index=index) for index in range(2)]
 
 
-def read(cluster=None, task=None, **more):
-  content = dict(more)
-  if cluster is not None:
-    content['cluster'] = cluster
-  if task is not None:
-    content['task'] = task
-  return read_cluster({'TF_CONFIG': json.dumps(content)})
+def read(cluster, task, **more):
+  return read_cluster({'TF_CONFIG': json.dumps(dict(more, cluster=cluster, task=task))})
 
 
 def test_without_it_there_is_one_worker():
@@ -30,33 +26,27 @@ def test_without_it_there_is_one_worker():
 
 
 def test_workers_are_numbered_behind_the_chief():
-  cluster = read(dict(worker=TWO), dict(type='worker', index=1), environment='cloud')
+  cluster = read(dict(worker=TWO), SECOND, environment='cloud')
   assert (cluster.addresses, cluster.rank, cluster.is_chief,
           cluster.trains_together) == (TWO, 1, False, True)
-  assert read(dict(worker=TWO), dict(type='worker', index=0)).is_chief
+  assert read(dict(worker=TWO), FIRST).is_chief
   with_chief = dict(chief=['c:3'], worker=TWO)
   assert read(with_chief, dict(type='chief', index=0)).is_chief
   assert read(with_chief, dict(type='master', index=0)).is_chief
-  cluster = read(with_chief, dict(type='worker', index=1))
+  cluster = read(with_chief, SECOND)
   assert (cluster.addresses, cluster.rank) == (['c:3', 'a:1', 'b:2'], 2)
   assert cluster.describe(2) == 'worker 2 (b:2)'
 
 
-def test_an_evaluator_trains_with_nobody():
+def test_an_evaluator_trains_with_nobody_and_so_does_one_worker():
   for cluster in (dict(worker=TWO), dict(worker=TWO, evaluator=['e:9'])):
     found = read(cluster, dict(type='evaluator', index=0))
     assert found.is_evaluator and not found.is_chief and not found.trains_together
-
-
-def test_one_worker_in_a_cluster_trains_alone():
-  assert not read(dict(worker=['a:1']), dict(type='worker', index=0)).trains_together
+  assert not read(dict(worker=['a:1']), FIRST).trains_together
 
 
 def text_of(cluster, **task):
   return json.dumps(dict(cluster=cluster, task=task) if task else dict(cluster=cluster))
-
-
-FIRST = dict(type='worker', index=0)
 
 
 @pytest.mark.parametrize('text, words', [
@@ -96,7 +86,7 @@ def test_a_port_that_somebody_listens_on_is_refused():
     other.bind(('127.0.0.1', 0))
     other.listen()
     port = other.getsockname()[1]
-    cluster = read(dict(worker=[f'127.0.0.1:{port}', 'b:2']), dict(type='worker', index=0))
+    cluster = read(dict(worker=[f'127.0.0.1:{port}', 'b:2']), FIRST)
     with pytest.raises(UsageError, match=f'worker 0 .* cannot listen on port {port} of this '
                                          'machine: Address'):
       check_port(cluster)
@@ -108,27 +98,25 @@ def test_the_chief_alone_writes():
   outputs = dict(result_file='r', summary_dir='s', report='p', trace_steps='3', export_dir='e',
                  checkpoint_dir='c')
   config = Config(**outputs)
-  assert config.for_worker(read(dict(worker=TWO), dict(type='worker', index=0))) is config
-  other = config.for_worker(read(dict(worker=TWO), dict(type='worker', index=1)))
+  assert config.for_worker(read(dict(worker=TWO), FIRST)) is config
+  other = config.for_worker(read(dict(worker=TWO), SECOND))
   assert [getattr(other, name) for name in outputs] == [None] * 5 + ['c'] and other.quiet
-
-
-def test_workers_tune_together_and_an_evaluator_does_not():
-  for task, tunes in ((dict(type='worker', index=1), True), (dict(type='evaluator'), False)):
-    config = Config(autotune=True).for_worker(read(dict(worker=TWO), task))
-    assert config.autotune == tunes
+  # Workers tune together, and an evaluator does not.
+  for task in (SECOND, dict(type='evaluator')):
+    tuned = Config(autotune=True).for_worker(read(dict(worker=TWO), task))
+    assert tuned.autotune == (task is SECOND)
 
 
 @pytest.mark.parametrize('name', ['check', 'find_batch', 'input_only'])
 def test_what_one_worker_does_alone_is_refused_among_several(name):
   with pytest.raises(UsageError,
                      match=f'{name} is a job for one worker, and TF_CONFIG names 2'):
-    Config(**{name: True}).for_worker(read(dict(worker=TWO), dict(type='worker', index=0)))
+    Config(**{name: True}).for_worker(read(dict(worker=TWO), FIRST))
 
 
 def test_a_run_that_may_be_started_again_as_more_workers_must_keep_checkpoints():
   cluster = read_cluster({'TF_CONFIG': json.dumps(dict(
-      cluster=dict(worker=TWO[:1]), task=dict(type='worker', index=0))), 'TOWERS_ELASTIC': '1'})
+      cluster=dict(worker=TWO[:1]), task=FIRST)), 'TOWERS_ELASTIC': '1'})
   with pytest.raises(UsageError, match='min_workers .* give the command a checkpoint_dir'):
     Config().for_worker(cluster)
   Config(checkpoint_dir='runs/a').for_worker(cluster)

@@ -1,18 +1,16 @@
 """Memory of GPUs: what a session and, on 2.x, eager mode before it ask TensorFlow for."""
 
-import subprocess
-import sys
+import types
 
 import pytest
 
 import towers
-from tensorflow_v1 import tf
-from tests import ROOT
+from tensorflow_v1 import set_gpu_memory, tf
 from towers.base.usage_error import UsageError
 from towers.command_line import main
 from towers.placement import devices
 from towers.placement.collectives import choose_collective
-from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
+from towers.placement.gpu_memory import GpuMemory
 from towers.training.settings.config import Config
 
 
@@ -103,20 +101,23 @@ def test_memory_that_is_taken_otherwise_is_refused(monkeypatch):
 
 
 @pytest.mark.skipif(tf.__version__ < '2', reason='1.14 has only the memory of sessions')
-def test_eager_mode_is_asked_before_it_makes_its_devices(monkeypatch):
-  import tensorflow_v1.devices as settings
-  calls = []
-  public = tf.config.experimental
+@pytest.mark.parametrize('asked_for, expected', [
+    (dict(), []), (dict(growth=True), [('a', True), ('b', True)]),
+    (dict(limits=[7, 7]), [(['a'], 'GPU'), ('a', [7, 7])]), (dict(fraction=0.25), [0.25])])
+def test_eager_mode_is_asked_before_it_makes_its_devices(asked_for, expected, monkeypatch):
+  from tensorflow.python.eager import context
+  calls, public = [], tf.config.experimental
+  eager = types.SimpleNamespace(_initialized=False, _config=None)
+  monkeypatch.setattr(context, 'context', lambda: eager)
   monkeypatch.setattr(public, 'list_physical_devices', lambda kind: ['a', 'b'])
   monkeypatch.setattr(public, 'set_visible_devices', lambda *given: calls.append(given))
   monkeypatch.setattr(public, 'set_memory_growth', lambda *given: calls.append(given))
   monkeypatch.setattr(public, 'set_virtual_device_configuration', lambda gpu, limits: calls.append(
       (gpu, [limit.memory_limit for limit in limits])))
-  settings.set_gpu_memory(growth=False, fraction=None, limits=[])
-  assert not calls
-  settings.set_gpu_memory(growth=True, fraction=None, limits=[])
-  settings.set_gpu_memory(growth=False, fraction=None, limits=[7, 7])
-  assert calls == [('a', True), ('b', True), (['a'], 'GPU'), ('a', [7, 7])]
+  set_gpu_memory(**{**dict(growth=False, fraction=None, limits=[]), **asked_for})
+  if eager._config:
+    calls.append(eager._config.gpu_options.per_process_gpu_memory_fraction)
+  assert calls == expected
 
 
 @pytest.mark.parametrize('tf32', ['on', 'off'])
@@ -126,21 +127,3 @@ def test_tf32_is_what_the_flag_says(tf32, monkeypatch):
   monkeypatch.setattr('tensorflow_v1.use_tf32', allowed.append)
   jobs._build_devices(Config(tf32=tf32, device='cpu'))
   assert allowed == [tf32 == 'on']
-
-
-def test_reading_leaves_all_memory_where_nothing_is_set():
-  assert read_gpu_memory(None) == GpuMemory() and not GpuMemory().limits
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(tf.__version__ < '2', reason='1.14 has only the memory of sessions')
-def test_eager_mode_takes_the_fraction():
-  code = """
-from tensorflow_v1 import set_gpu_memory
-from tensorflow.python.eager import context
-set_gpu_memory(growth=False, fraction=0.25, limits=[])
-set_gpu_memory(growth=False, fraction=0.25, limits=[])
-print(context.context().config.gpu_options.per_process_gpu_memory_fraction)
-"""
-  output = subprocess.check_output([sys.executable, '-c', code], cwd=ROOT)
-  assert output.split() == [b'0.25']

@@ -2,7 +2,6 @@
 """
 
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -40,62 +39,45 @@ def named_variables(batch, is_training):
   return losses_of(x + tf.get_variable('last/b', [3], initializer=tf.zeros_initializer()), labels)
 
 
+def keras_layers():
+  """Layers that are made once, outside of the model function."""
+  layers = [keras.layers.Dense(4, activation='tanh', name='hidden'),
+            keras.layers.Dense(3, name='logits')]
+  return lambda batch, is_training: losses_of(layers[1](layers[0](batch[0])), batch[1])
+
+
+MODELS = {
+    'plain': (lambda: plain_variables, ['last/b', 'w', 'w_1']),
+    'named': (lambda: named_variables, ['last/b', 'w', 'w_1']),
+    'layers': (keras_layers, ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel'])}
+
+
 @functools.lru_cache(maxsize=None)
-def one_tower():
-  """Returns the losses and weights of one tower of plain variables, and the names of the others."""
-  with Run(model=plain_variables, num_towers=1) as one, Run(model=named_variables) as named:
+def one_tower(kind):
+  with Run(model=MODELS[kind][0](), num_towers=1) as one:
     losses = [one.train() for _ in range(5)]
-    return one.initial_weights, losses, one.weights(), sorted(named.weights())
+    return one.initial_weights, losses, one.weights(), one.validate()[0]
 
 
-@pytest.mark.nightly(but='3-balanced')
-@pytest.mark.parametrize('num_towers, placement',
-                         list(itertools.product([1, 2, 3], small.PLACEMENTS)))
-def test_plain_variables_are_shared_placed_and_named_like_any(num_towers, placement):
-  initial, losses, weights, names = one_tower()
-  with Run(model=plain_variables, num_towers=num_towers, placement=placement) as run:
-    assert sorted(run.weights()) == ['last/b', 'w', 'w_1'] == names
+@pytest.mark.nightly(but=['plain-3-balanced-False', 'layers-2-host-False'])
+@pytest.mark.parametrize('kind, num_towers, placement, has_validation_tower', [
+    *[('plain', 3, placement, False) for placement in small.PLACEMENTS], ('plain', 3, 'host', True),
+    ('named', 2, 'host', False), ('layers', 2, 'host', False), ('layers', 3, 'replicated', False)])
+def test_variables_are_shared_placed_and_named_however_they_are_made(
+    kind, num_towers, placement, has_validation_tower):
+  make, names = MODELS[kind]
+  initial, losses, weights, means = one_tower(kind)
+  with Run(model=make(), num_towers=num_towers, placement=placement,
+           validation_tower=has_validation_tower) as run:
+    assert sorted(run.weights()) == names
     assert_same_weights(run.initial_weights, initial, tolerance=0)
-    assert len({value.tobytes() for value in run.initial_weights.values()}) == 3
-    for loss in losses:
-      assert run.train() == pytest.approx(loss, abs=1e-5)
+    assert len({value.tobytes() for value in initial.values()}) >= 3
+    assert [run.train() for _ in losses] == pytest.approx(losses, abs=1e-5)
     assert_same_weights(run.weights(), weights)
+    assert run.validate()[0] == pytest.approx(means, abs=1e-5)
     with run.graph.as_default():
       devices = {variable.device for variable in tf.trainable_variables()}
-    assert len(devices) == (min(num_towers, 3) if placement == 'balanced' else 1)
-
-
-def test_plain_variables_and_a_validation_tower():
-  with Run(model=plain_variables, num_towers=3, validation_tower=True) as aside, \
-      Run(model=plain_variables, num_towers=2) as switched:
-    for _ in range(3):
-      aside.train()
-      switched.train()
-    assert aside.validate()[0] == pytest.approx(switched.validate()[0], abs=1e-5)
-
-
-@pytest.mark.nightly(but='2')
-@pytest.mark.parametrize('num_towers', [1, 2, 3])
-def test_keras_layers_made_once_are_shared(num_towers):
-  def run(num_towers):
-    layers = [
-        keras.layers.Dense(4, activation='tanh', name='hidden'),
-        keras.layers.Dense(3, name='logits')
-    ]
-
-    def model(batch, is_training):
-      del is_training
-      features, labels = batch
-      return losses_of(layers[1](layers[0](features)), labels)
-    return Run(model=model, num_towers=num_towers, placement='host')
-
-  with run(num_towers) as ours, run(1) as one:
-    assert sorted(ours.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias',
-    'logits/kernel']
-    assert_same_weights(ours.initial_weights, one.initial_weights, tolerance=0)
-    for _ in range(5):
-      assert ours.train() == pytest.approx(one.train(), abs=1e-5)
-    assert_same_weights(ours.weights(), one.weights())
+    assert len(devices) == (num_towers if placement == 'balanced' else 1)
 
 
 def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
@@ -110,7 +92,6 @@ def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
       layers = keras.Model(inputs, keras.layers.Dense(3, name='logits')(hidden))
 
       def model(batch, is_training):
-        del is_training
         return losses_of(layers(batch[0]), batch[1])
 
       devices = [f'/device:CPU:{tower}' for tower in range(num_towers)]
@@ -128,24 +109,10 @@ def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
 
 
 def test_keras_layers_made_in_every_tower_are_refused_by_name():
-  def model(batch, is_training):
-    del is_training
-    features, labels = batch
-    return losses_of(keras.layers.Dense(3)(features), labels)
-
-  with pytest.raises(UsageError) as error:
-    Run(model=model, num_towers=2)
-  assert 'dense_1/kernel' in str(error.value) and 'once, outside of the model function' in str(
-      error.value)
+  with pytest.raises(UsageError, match='dense_1/kernel(.|\n)*once, outside of the model function'):
+    Run(model=lambda batch, _: losses_of(keras.layers.Dense(3)(batch[0]), batch[1]), num_towers=2)
 
 
 def test_a_validation_tower_refuses_layers_that_hold_their_variables():
-  layer = keras.layers.Dense(3, name='logits')
-
-  def model(batch, is_training):
-    del is_training
-    features, labels = batch
-    return losses_of(layer(features), labels)
-
-  with pytest.raises(UsageError, match='reads the variable logits/.* itself.*validation=switch'):
-    Run(model=model, num_towers=3, validation_tower=True)
+  with pytest.raises(UsageError, match='reads the variable .*/.* itself.*validation=switch'):
+    Run(model=keras_layers(), num_towers=3, validation_tower=True)

@@ -1,8 +1,7 @@
-"""Accumulation: A micro-batches × N towers are one tower on one big batch.
+"""Accumulation: what is summed over the micro-batches of a step, where, and how often it moves.
 
-So are counters, the schedule, clipping and masks.
+That a step in micro-batches is one on the whole batch, `tests/test_towers_equal_one.py` shows.
 """
-
 
 import numpy as np
 import pytest
@@ -10,40 +9,10 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_moved, assert_same_weights
+from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.batch_norm_layer import batch_norm
-
-NUM_STEPS = 7
-
-
-def train(**settings):
-  settings = dict(dict(batch_size=12, shuffle=False), **settings)
-  with Run(**settings) as run:
-    losses = [run.train() for _ in range(NUM_STEPS)]
-    assert_moved(run.initial_weights, run.weights())
-    return losses, run.validate(), run.weights(), run.counters()
-
-
-@pytest.mark.parametrize('optimizer', small.nightly_but(
-    ['sgd'], ['sgd', 'momentum', 'adam']))
-def test_sparse_gradients_stay_sparse_and_touch_no_other_row(optimizer):
-  def model(batch, is_training):
-    del is_training
-    features, labels = batch
-    table = tf.get_variable('table', [small.NUM_CLASSES + 2, 4])
-    return tf.reduce_sum(tf.square(tf.gather(table, labels) - features[:, :4]), 1)
-
-  settings = dict(model=model, optimizer=optimizer, learning_rate=0.02,
-                  train=small.random_examples(29))
-  with Run(batch_size=12, accumulate=4, num_towers=2, **settings) as run:
-    [(gradient, _)] = run.program.gradients.gradients
-    assert isinstance(gradient, tf.IndexedSlices)
-  losses, _, weights, _ = train(accumulate=4, num_towers=3, **settings)
-  expected_losses, _, expected_weights, _ = train(num_towers=1, **settings)
-  np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-  assert_same_weights(weights, expected_weights)
 
 
 def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
@@ -84,8 +53,12 @@ def test_all_micro_batches_of_a_step_draw_the_same_noise_on_what_is_no_row():
   assert len({mask.tobytes() for mask in drawn}) == 2
 
 
-def test_sums_are_cleared_behind_the_update():
-  with Run(num_towers=2, batch_size=12, accumulate=2) as run:
+def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
+  with Run(num_towers=3, placement='balanced', batch_size=12,
+           accumulate=2) as run, run.graph.as_default():
+    devices = {variable.op.name: variable.device for variable in tf.local_variables()}
+    for variable in tf.trainable_variables():
+      assert devices['accumulated/' + variable.op.name] == variable.device
     ops = run.graph.get_operations()
     updates = {op for op in ops if op.type.startswith('ResourceApply')}
     clears = [op for op in ops if op.type == 'AssignVariableOp' and not op.name.endswith('/Assign')
@@ -94,17 +67,6 @@ def test_sums_are_cleared_behind_the_update():
     assert updates and len(clears) == 7
     for op in clears:
       assert updates <= find_needed([op]), op.name
-
-
-def test_sums_stand_with_their_variables():
-  with Run(num_towers=3, placement='balanced', batch_size=12,
-           accumulate=2) as run, run.graph.as_default():
-    devices = {
-        variable.op.name: variable.device
-        for variable in tf.global_variables() + tf.local_variables()
-    }
-    for variable in tf.trainable_variables():
-      assert devices['accumulated/' + variable.op.name] == variable.device
 
 
 def test_towers_and_their_average_must_be_of_as_many_micro_batches():

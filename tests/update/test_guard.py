@@ -51,26 +51,24 @@ def assert_unchanged(left, right):
 
 
 CASES = {
-    'momentum':
-        dict(), 'adam, batch norm':
-            dict(optimizer='adam', model=normed, average_weights=0.9), 'synchronous batch norm':
-                dict(model=normed, batch_norm='sync', depth=0), 'mean batch norm':
-                    dict(model=normed, batch_norm='mean', mode='next', depth=2), 'accumulated':
-                        dict(accumulate=2, model=normed), 'sparse':
-                            dict(model=looked_up, optimizer='adam', mode='shard'),
-    'sparse, accumulated, clipped':
-        dict(model=looked_up, accumulate=2, clip_norm=0.1, optimizer='adam'), 'clipped, decayed':
-            dict(clip_norm=0.1, weight_decay=0.01,
-                 placement='balanced', average_weights=0.9), 'beside a validation tower':
-                     dict(model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
-}
-NIGHTLY = ('clipped, decayed', 'mean batch norm', 'sparse', 'accumulated',
-        'beside a validation tower', 'momentum', 'synchronous batch norm')
+    'momentum': dict(),
+    'adam, batch norm': dict(optimizer='adam', model=normed, average_weights=0.9),
+    'synchronous batch norm': dict(model=normed, batch_norm='sync', depth=0),
+    'mean batch norm': dict(model=normed, batch_norm='mean', mode='next', depth=2),
+    'accumulated': dict(accumulate=2, model=normed),
+    'sparse': dict(model=looked_up, optimizer='adam', mode='shard'),
+    'sparse, accumulated, clipped': dict(
+        model=looked_up, accumulate=2, clip_norm=0.1, optimizer='adam'),
+    'clipped, decayed': dict(
+        clip_norm=0.1, weight_decay=0.01, placement='balanced', average_weights=0.9),
+    'beside a validation tower': dict(
+        model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
+    'replicated': dict(model=normed, placement='replicated', optimizer='adam')}
 
 
-@pytest.mark.parametrize('case, value', [
-    pytest.param(case, value, marks=pytest.mark.nightly if case in NIGHTLY else ())
-    for case, value in zip(sorted(CASES), itertools.cycle([np.nan, np.inf]))])
+@pytest.mark.parametrize('case, value', small.nightly_but(
+    [('adam, batch norm', np.nan), ('sparse, accumulated, clipped', np.inf),
+     ('replicated', np.nan)], zip(CASES, itertools.cycle([np.inf, np.nan]))))
 def test_a_step_that_is_not_finite_changes_nothing_and_is_skipped(case, value):
   settings = dict(dict(num_towers=3, train=faults.poison(TRAIN, ROW, value)), **CASES[case])
   with Run(**settings) as run:
@@ -90,6 +88,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_skipped(case, value):
     assert run.counters() == [3, 24] and all(np.isfinite(value).all() for value in after.values())
     changed = [name for name, value in after.items() if not np.array_equal(value, before[name])]
     assert set(run.weights()) <= set(changed)
+    run.steps.check_replicas()
 
 
 def slowly_normed(batch, is_training):

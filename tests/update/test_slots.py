@@ -13,9 +13,9 @@ OPTIMIZERS = {
     'sgd': lambda: tf.train.GradientDescentOptimizer(0.1),
     'momentum': lambda: tf.train.MomentumOptimizer(0.1, 0.9),
     'adam': lambda: tf.train.AdamOptimizer(0.1),
-    'adagrad': lambda: tf.train.AdagradOptimizer(0.1),  # Its slots do not start with zeros.
-    'rmsprop': lambda: tf.train.RMSPropOptimizer(0.1, centered=True
-                                                ),  # One kind does not, two kinds do.
+    # Slots that do not start with zeros; and one kind that does not, two that do.
+    'adagrad': lambda: tf.train.AdagradOptimizer(0.1),
+    'rmsprop': lambda: tf.train.RMSPropOptimizer(0.1, centered=True),
     'ftrl': lambda: tf.train.FtrlOptimizer(0.1),
     'adadelta': lambda: tf.train.AdadeltaOptimizer(0.1),
 }
@@ -41,8 +41,8 @@ def train(name, at_once):
     for _ in range(3):
       session.run(train_op)
     variables = tf.global_variables()
-    assert [variable.op.name for variable in tf.trainable_variables()] == ['weights',
-    'layer/biases', 'layer/number']
+    assert [variable.op.name for variable in tf.trainable_variables()] == [
+        'weights', 'layer/biases', 'layer/number']
     return {variable.op.name: (variable.device, variable.dtype, value)
             for variable, value in zip(variables, session.run(variables))}
 
