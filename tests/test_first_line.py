@@ -45,6 +45,13 @@ def build(model=model, **settings):
     (lambda: dict(model=load_keras().Sequential([])),
      'model is a Sequential, and every tower needs its losses: give towers.KerasModel('),
     (lambda: dict(model='resnet50'), "model is 'resnet50': give a function of a batch and"),
+    (lambda: dict(model=lambda batch: batch), 'model takes (batch), and is called with (batch, '
+     'is_training): write def model(batch, is_training).'),
+    (lambda: dict(train=towers.augmented(EXAMPLES, lambda image, label, draws: (image, label))),
+     'the function of towers.augmented takes (image, label, draws), and is called with (example, '
+     'draws): write def augment(example, draws), and unpack the example.'),
+    (lambda: dict(train=towers.augmented(EXAMPLES, lambda example, draws: None)),
+     'the function of towers.augmented returned None: return the example.'),
     (lambda: dict(batchsize=4), 'towers.Program has no argument batchsize: did you mean '
      'batch_size?'),
     (lambda: dict(num_gpus=4), 'towers.Program has no argument num_gpus: it is called num_towers '
@@ -83,6 +90,8 @@ class Own(towers.Callback):
     (None, dict(callbacks=[Own]), 'callbacks has the class Own: give an object of it, as '
      'callbacks=[Own()].'),
     (None, dict(callbacks=Own()), 'callbacks is Own alone: give a list, as callbacks=[Own()].'),
+    (None, dict(callbacks=[lambda step: None]), 'a function of callbacks takes (step), and is '
+     'called with (step, loss): write callbacks=[lambda step, loss: …].'),
     (None, dict(epoch=3), 'towers.train has no argument epoch: did you mean epochs?'),
     (None, dict(batch_size=3), 'towers.train has no argument batch_size: give batch_size to '
      'towers.Program.'),
@@ -91,6 +100,12 @@ def test_a_training_of_something_else_is_refused_with_the_line_to_write(program,
   with pytest.raises(towers.UsageError) as caught:
     towers.train(program or build(), steps=1, **settings)
   assert message in str(caught.value)
+
+
+def test_a_check_of_something_else_is_refused():
+  with pytest.raises(towers.UsageError, match='towers.check has no argument accumulate: give '
+                                              'accumulate to towers.Program'):
+    towers.check(model, EXAMPLES, accumulate=2)
 
 
 @pytest.mark.parametrize('given, message', [

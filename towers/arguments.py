@@ -11,7 +11,7 @@ from typing import Any, Callable, TypeVar
 import numpy as np
 
 from tensorflow_v1 import Optimizer, is_dataset, tf
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.data.examples import DataSet, Examples
 from towers.settings import SETTINGS, find_meant
 from towers.update.groups import by_pattern
@@ -19,11 +19,11 @@ from towers.update.groups import by_pattern
 # The module of what Keras makes, in TensorFlow or beside it.
 _IN_KERAS = re.compile(r'(^|\.)(tf_)?keras(\.|$)')
 _Function = TypeVar('_Function', bound=Callable[..., Any])
-_FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train'}
+_FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train', 'check': 'towers.check'}
 
 
 def with_known_names(of: str) -> Callable[[_Function], _Function]:
-  """Returns a decorator for the function that takes the settings of 'program' or of 'run'.
+  """Returns a decorator for the function that takes the settings of 'program', 'run' or 'check'.
 
   A name that the function does not take is then a UsageError, which says what was meant.
   """
@@ -67,6 +67,8 @@ def check_model(model: Any) -> None:
   if not callable(model):
     raise UsageError(f'model is {describe(model)}: give a function of a batch and is_training that '
                      'returns one loss per example.')
+  check_parameters(model, 'model', 'batch', 'is_training',
+                   fix='write def model(batch, is_training)')
 
 
 def check_examples(name: str, given: Any) -> None:

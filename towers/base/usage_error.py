@@ -4,7 +4,8 @@ A message names the setting, both numbers and the fix, since the user sees nothi
 prints it to stderr without a stack trace and exits with code 2. Any other exception is a bug.
 """
 
-from typing import List, Sequence, Tuple
+import inspect
+from typing import Any, Callable, List, Sequence, Tuple
 
 _SHOWN = 8
 
@@ -30,6 +31,19 @@ def check_same_number(first: int, of_first: str, second: int, of_second: str, *,
   """
   if first != second:
     raise UsageError(f'{first} {of_first}, but {second} {of_second}: {fix}')
+
+
+def check_parameters(function: Callable[..., Any], what: str, *names: str, fix: str) -> None:
+  """Refuses a function that cannot take the arguments of these names, in order; `what` it is."""
+  try:
+    signature = inspect.signature(function)
+  except (TypeError, ValueError):  # Of some built-in functions.
+    return
+  try:
+    signature.bind(*names)
+  except TypeError:
+    raise UsageError(f"{what} takes {signature}, and is called with ({', '.join(names)}): "
+                     f'{fix}.') from None
 
 
 def first_few(items: Sequence[str]) -> Tuple[List[str], int]:

@@ -15,6 +15,7 @@ from typing import List, NamedTuple
 import numpy as np
 
 from tensorflow_v1 import tf
+from towers.arguments import with_known_names
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import INCONCLUSIVE, Difference, compare, find_norm
@@ -78,6 +79,7 @@ class CheckReport(NamedTuple):
                       ' '.join([verdict, *self.causes])])
 
 
+@with_known_names('check')
 def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: int = 16,
           num_steps: int = 3, seed: int = 0, batch_norm: str = 'first', is_training: bool = True,
           device: str = 'cpu') -> CheckReport:

@@ -9,7 +9,7 @@ never resumes. Here each example draws by its own number, see `draws`.
 
 from typing import Any, Callable
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.data.draws import Draws
 from towers.data.examples import Examples
 
@@ -40,6 +40,8 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
   Raises:
     UsageError: `of_batches` of other examples.
   """
+  check_parameters(function, 'the function of towers.augmented', 'example', 'draws',
+                   fix='write def augment(example, draws), and unpack the example')
   if of_batches and (not examples.parse_batch or examples.elements or examples.read or
                      examples.parse_example):
     raise UsageError(f'{examples.name}: of_batches=True is for examples of towers.from_arrays, '
@@ -98,6 +100,8 @@ def _call_checked(function, example, draws, name):
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   changed = function(example, draws)
+  if changed is None:
+    raise UsageError(f'{name}: the function of towers.augmented returned None: return the example.')
   for op in graph.get_operations()[num_ops:]:
     if is_random(op):
       raise UsageError(f'{name}: {op.name} ({op.type}) draws by a state of its own in a function '

@@ -8,7 +8,7 @@
 
 from typing import Any, Callable, Dict, Iterable, List, Union
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.training.reporting.progress import Callback
 
 _OF_A_RUN = ('on_step', 'on_validation', 'on_end')
@@ -48,6 +48,8 @@ def read_callbacks(given: Iterable[Union[Callback, Callable[[int, float], Any]]]
       raise UsageError(f'callbacks has {callback!r}: give a towers.Callback, or a function of the '
                        'step and the loss.')
     else:
+      check_parameters(callback, 'a function of callbacks', 'step', 'loss',
+                       fix='write callbacks=[lambda step, loss: …]')
       callbacks.append(Function(callback))
   return callbacks
 

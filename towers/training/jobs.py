@@ -2,14 +2,13 @@
 
 import contextlib
 import dataclasses
-import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Sequence
 
 import towers.models as models
 from towers.annexes import load as load_annex
 from towers.base.output import write_line
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.data import DataSet, Examples, LoadSettings, load
 from towers.input.micro_batches import read_accumulate
 from towers.placement.cluster import Cluster
@@ -211,11 +210,7 @@ def load_data(config: Config) -> DataSet:
   if not is_function(config.data):
     return load(config.data, **{name: getattr(config, name) for name in LoadSettings._fields})
   function = load_function('data', config.data)
-  try:
-    inspect.signature(function).bind()
-  except TypeError as error:
-    raise UsageError(f'data={config.data} is called without arguments, and it has some: {error}. '
-                     'Give them defaults.') from None
+  check_parameters(function, f'data={config.data}', fix='give its parameters defaults')
   loaded = function()
   if isinstance(loaded, DataSet):
     return loaded

@@ -86,7 +86,7 @@ def test_other_jobs_take_them_too(job, text, folder):
     (['--model=nets:modl'], 'nets has no function modl'),
     (['--model=missing:model'], 'missing cannot be imported: No module named'),
     (['--data=missing.py:load'], 'there is no file missing.py'),
-    (['--data=nets:model'], 'is called without arguments, and it has some'),
+    (['--data=nets:model'], 'is called with (): give its parameters defaults'),
     (['--data=nets:load_nothing'], 'return towers.Examples'),
     (['--data=nets:load_one'], 'model=convnet must know the number of classes'),
 ])

@@ -1,0 +1,1 @@
+"""A sample of Fashion-MNIST: files alone."""
