@@ -143,14 +143,8 @@ def _train(devices):
 
   from tensorflow_v1 import tf
   from towers.data import from_arrays
-  from towers.input.feed import build_batches, build_feed
-  from towers.input.pipeline import build_inputs
-  from towers.input.plan import build_plan
-  from towers.placement.devices import build_session_config
-  from towers.placement.variables import build_variable_store
-  from towers.reduce.average import average_gradients
-  from towers.tower.towers import build_towers
-  from towers.update.apply import build_train_op
+  from towers.placement.workers import Workers
+  from towers.program import Program
 
   random = np.random.RandomState(0)
   points = random.randn(100, 4).astype(np.float32)
@@ -162,16 +156,9 @@ def _train(devices):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
   with tf.Graph().as_default():
-    plan = build_plan(num_examples=100, batch_size=10, num_towers=len(devices.names))
-    inputs = build_inputs(examples, plan=plan, mode='split')
-    feed = build_feed(inputs, devices=devices.names, staging_depth=1)
-    batches = build_batches(feed)
-    store = build_variable_store(devices=devices.names)
-    all_towers = build_towers(model, batches, devices=devices.names, store=store)
-    reduced = average_gradients(all_towers)
-    train_op = build_train_op(reduced, optimizer=tf.train.GradientDescentOptimizer(0.5))
-    with tf.Session(config=build_session_config(devices)) as session:
-      session.run(tf.global_variables_initializer())
-      feed.start(session)
-      losses = [session.run([reduced.loss, train_op])[0] for _ in range(20)]
-  return losses[-1]
+    program = Program(
+        model, train=examples, batch_size=10, optimizer=tf.train.GradientDescentOptimizer(0.5),
+        num_towers=len(devices.names), device=devices.kind.lower(), staging_depth=1,
+        workers=Workers(1, 0))
+    with program.session() as session:
+      return [session.train() for _ in range(20)][-1]
