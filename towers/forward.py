@@ -165,7 +165,7 @@ class Forward:
         self._batches = [Batch(tf.nest.map_structure(_feed_like, template),
                                tf.placeholder(tf.int32, []), may_be_empty=True) for _ in names]
       draws = begin_draws(store.seed)
-      whole = join_batches(self._batches, read_step=draws.read_step)
+      whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
         towers = [build_forward(call, batch, index=index, device=device)

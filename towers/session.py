@@ -298,8 +298,8 @@ class Session:
         None in place of a name leaves a variable of the checkpoint behind. Its slots go along.
       new: patterns of the program's variables and slots that the checkpoint lacks or has in
         another shape: they keep the values that they have, in a new session the initial ones.
-      new_data: whether the training examples may differ from those that it was written on; its
-        steps then count as steps on the new ones.
+      new_data: whether the training examples may differ from those that it was written on; then
+        an epoch of the new ones begins.
 
     Raises:
       UsageError: there is no checkpoint, or it is of another program, other data or another batch

@@ -66,10 +66,14 @@ class State:
       UsageError: it is of another program, other data or another batch size.
     """
     steps, session = self._steps, self._steps.session
-    checkpoints, path = None, None
+    path = None
     try:
       checkpoints, chosen = choose()
       path = checkpoints.restore(session, chosen) if checkpoints else None
+      if path is not None and self._program.workers.rank == 0:
+        step, examples_seen = map(int, session.run([get_global_step(), get_examples_seen()]))
+        check_resume(path, step=step, examples_seen=examples_seen, plan=self._program.plan,
+                     may_skip=may_skip, was_carried=checkpoints.was_carried)
     except Exception as error:
       if self._worker is not None:
         self._worker.share(_REFUSED + str(error))
@@ -81,14 +85,11 @@ class State:
     if path is None:
       return None
     steps.broadcast()
-    step, examples_seen = session.run([get_global_step(), get_examples_seen()])
-    check_resume(path, step=int(step), examples_seen=int(examples_seen), plan=self._program.plan,
-                 may_skip=may_skip, was_carried=checkpoints.was_carried if checkpoints else True)
     if self._warm_start is not None and self._program.workers.rank == 0:
       write_line(f'initial weights: those of the checkpoint; {self._warm_start.settings.path} is '
                  'not read')
     self._warm_start, self.has_begun = None, True
-    steps.resume(int(step))
+    steps.resume(int(session.run(get_global_step())))
     return path
 
   def restore(self, folder: str, *, best: bool, best_metric: str, map: Names,

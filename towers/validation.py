@@ -110,7 +110,7 @@ def _build_sum_of_workers(size, workers):
   add_up, gather = build_sum_of_numbers(size, workers), build_gather(workers)
 
   def sum_workers(session, sums, rows):
-    rows.join(functools.partial(gather, session), workers)
+    rows.join(functools.partial(gather, session))
     return add_up(session, sums)
 
   return sum_workers
@@ -156,7 +156,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
                              for name in snapshots], name='take')
 
   draws = begin_draws(store.seed)
-  whole = join_batches([batch], read_step=draws.read_step)
+  whole = join_batches([batch])
   tower = build_forward(ModelCall(model, store, whole, draws, precision=precision), batch,
                         index=index, device=device, instead=snapshots)
   # The training towers change the variables meanwhile.

@@ -6,7 +6,7 @@ import numpy as np
 
 from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import UsageError
-from towers.placement.workers import Workers
+from towers.input.plan import Shard
 
 
 class Whole(NamedTuple):
@@ -31,18 +31,19 @@ class Whole(NamedTuple):
 class WholeRows:
   """What `Whole` metrics need of a split, gathered batch by batch."""
 
-  def __init__(self, wholes: Mapping[str, Whole], *, num_towers: int, is_dealt: bool = False,
+  def __init__(self, wholes: Mapping[str, Whole], *, num_towers: int,
+               shards: Sequence[Shard] = (Shard(0, 1, 1),),
                order: Optional[Callable[[Any, int], np.ndarray]] = None):
     """Begins with no example.
 
     Args:
       wholes: by name, of any tower.
       num_towers: that measure a batch together.
-      is_dealt: whether examples are dealt to the towers in turn, instead of cut in order.
+      shards: of each tower, or the one that they take from one after the other.
       order: from positions in the split to its examples, as of `Plan.order`; None if it has none.
     """
     self._wholes = wholes
-    self._is_dealt = is_dealt
+    self._shards = shards
     self._order = order
     self._seen = [0] * num_towers
     self._positions: List[np.ndarray] = []
@@ -54,19 +55,18 @@ class WholeRows:
     size = len(self._parts)
     for tower in range(len(self._seen) if size else 0):
       of_tower = arrays[tower * size:(tower + 1) * size]
-      new = np.arange(len(of_tower[0]))
-      self._positions.append((self._seen[tower] + new) * len(self._seen) + tower if self._is_dealt
-                             else sum(self._seen) + new)
+      before = self._seen[tower] if len(self._shards) > 1 else sum(self._seen)
+      new = before + np.arange(len(of_tower[0]))
+      self._positions.append(self._shards[tower % len(self._shards)].find(new))
       self._seen[tower] += len(new)
       for part, array in zip(self._parts, of_tower):
         part.append(array)
 
-  def join(self, gather: Callable[[bytes], List[bytes]], workers: Workers) -> None:
+  def join(self, gather: Callable[[bytes], List[bytes]]) -> None:
     """Adds the examples of the other workers, each of which calls this at once."""
     if self._parts:
-      places = [positions * workers.num_workers + workers.rank for positions in self._positions]
       rows = [row for whole in self._wholes.values() for row in whole.rows]
-      packed = _pack([places, *self._parts], [tf.int64, *(row.dtype for row in rows)])
+      packed = _pack([self._positions, *self._parts], [tf.int64, *(row.dtype for row in rows)])
       self._positions, *self._parts = (
           sum(of_workers, [])
           for of_workers in zip(*(_unpack(one, 1 + len(rows)) for one in gather(packed))))

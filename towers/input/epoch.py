@@ -7,8 +7,8 @@
 All iterators see the same order of a whole epoch, by (seed, epoch), and take their own positions of
 it. So an epoch has the same global batches whatever the input mode and the number of iterators.
 
-Where the rest of an epoch is carried, epochs are joined before they are cut into batches. A shard
-then takes the same places of every batch, so that its batches are of one size.
+A shard takes the same places of every batch. Where the rest of an epoch is carried, epochs are
+joined before they are cut into batches.
 """
 
 from typing import Any, List, NamedTuple, Optional
@@ -16,7 +16,7 @@ from typing import Any, List, NamedTuple, Optional
 from tensorflow_v1 import as_written, tf, unbatch
 from towers.data.composite import encode_dataset
 from towers.data.examples import Examples
-from towers.input.cut import batch_carried, batch_elements, build_zeros
+from towers.input.cut import batch_elements, build_zeros
 from towers.input.plan import Plan, Shard
 from towers.input.rows import check_ranks, choose_padding
 
@@ -38,14 +38,14 @@ class Fed(NamedTuple):
 
 
 class First(NamedTuple):
-  """The first example that a shard takes of an epoch, scalar int64 tensors.
+  """The first example to take of an epoch, scalar int64 tensors.
 
   Attributes:
-    index: in the shard; where the rest is carried, in the epoch.
-    behind: where the rest is carried, examples between it and the beginning of a batch before.
+    position: in the epoch.
+    place: the examples between it and the beginning of a batch, maybe of an earlier epoch.
   """
-  index: Any
-  behind: Any = None
+  position: Any
+  place: Any
 
 
 def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed: Optional[int],
@@ -71,28 +71,23 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
                                      parallel_calls=parallel_calls)
     return _encode_examples(elements, examples)
 
-  def prepare(elements):
-    return examples._replace(padding=choose_padding(elements, examples.padding, examples.name))
-
   def build_epoch(epoch):
-    is_first = tf.equal(epoch, fed.epoch)
-    position = tf.where(is_first, fed.position, tf.zeros_like(fed.position))
-    elements = build_elements(epoch, First(shard.dealt(position)))
-    batches = batch_elements(elements, prepare(elements), plan, shard,
-                             position // plan.micro_batch_size)
-    return _with_epoch(batches, epoch) if examples.takes_epoch else batches
-
-  def build_carried(epoch):
-    # How far the epoch's first example is behind the first of all.
-    behind = (epoch - fed.epoch) * plan.num_examples - fed.position
-    elements = build_elements(epoch, First(tf.maximum(-behind, 0), tf.maximum(behind, 0)))
+    position = tf.where(tf.equal(epoch, fed.epoch), fed.position, tf.zeros_like(fed.position))
+    place = tf.zeros_like(position)  # Each epoch begins with a batch, and so does what is taken.
+    if plan.carries:
+      place = tf.maximum((epoch - fed.epoch) * plan.num_examples - fed.position, 0)
+    elements = build_elements(epoch, First(position, place))
+    if not plan.carries:
+      done = position // plan.micro_batch_size
+      elements = batch(elements, None if plan.is_even else plan.micro_batches_per_epoch - done)
     return _with_epoch(elements, epoch) if examples.takes_epoch else elements
 
-  epochs = tf.data.Dataset.range(fed.epoch, _ENDLESS)
-  if not plan.carries:
-    return epochs.flat_map(as_written(build_epoch))
-  elements = epochs.flat_map(as_written(build_carried))
-  return batch_carried(elements, prepare(elements), plan, shard)
+  def batch(elements, num_batches=None):
+    padding = choose_padding(elements, examples.padding, examples.name)
+    return batch_elements(elements, examples._replace(padding=padding), plan, shard, num_batches)
+
+  epochs = tf.data.Dataset.range(fed.epoch, _ENDLESS).flat_map(as_written(build_epoch))
+  return batch(epochs) if plan.carries else epochs
 
 
 def _with_epoch(data_set, epoch):
@@ -110,27 +105,23 @@ def _order_indices(buckets, plan, shard, first, *, seed, epoch):
   A thread of the input runs Python for their order. Ops would permute as fast, but take eight
   iterators two seconds to build and as long to start.
   """
+  begin = shard.dealt(first.place)
+  end = shard.dealt(first.place + plan.examples_per_epoch - first.position)
+
+  def find(index):
+    return shard.find(index) - first.place + first.position
+
+  if seed is None and buckets is None and shard.is_regular:
+    return tf.data.Dataset.range(find(begin), plan.examples_per_epoch, shard.num_shards)
   order = plan.order(seed=seed, buckets=buckets)
-  if plan.carries:
-    begin, end, block_size = first.index, plan.num_examples, _BLOCK * shard.num_shards
-  elif seed is None and buckets is None:
-    return tf.data.Dataset.range(shard.position + first.index * shard.num_shards,
-                                 plan.examples_per_epoch, shard.num_shards)
-  else:
-    begin, end, block_size = first.index, shard.dealt(plan.examples_per_epoch), _BLOCK
 
   def order_block(begin):
-    block = tf.range(begin, tf.minimum(begin + block_size, end))
-    if plan.carries:
-      places = (block - first.index + first.behind) % plan.micro_batch_size
-      positions = tf.boolean_mask(block, tf.equal(places % shard.num_shards, shard.position))
-    else:
-      positions = shard.position + block * shard.num_shards
-    indices = tf.numpy_function(order, [positions, epoch], tf.int64)
-    indices.set_shape(positions.shape)
+    block = tf.range(begin, tf.minimum(begin + _BLOCK, end))
+    indices = tf.numpy_function(order, [find(block), epoch], tf.int64)
+    indices.set_shape(block.shape)
     return indices
 
-  return unbatch(tf.data.Dataset.range(begin, end, block_size).map(as_written(order_block)))
+  return unbatch(tf.data.Dataset.range(begin, end, _BLOCK).map(as_written(order_block)))
 
 
 def _order_elements(elements, examples, plan, shard, first, *, seed):
@@ -145,20 +136,18 @@ def _order_elements(elements, examples, plan, shard, first, *, seed):
   if seed is not None:
     elements = elements.shuffle(examples.shuffle_buffer or plan.num_examples, seed=seed,
                                 reshuffle_each_iteration=False)
-  if plan.carries:
-    return _take_places(elements.skip(first.index), plan, shard, first.behind)
-  if shard.num_shards > 1:
-    elements = elements.shard(shard.num_shards, shard.position)
-  return elements.take(shard.dealt(plan.examples_per_epoch)).skip(first.index)
+  return _take_places(elements.take(plan.examples_per_epoch).skip(first.position), shard,
+                      first.place)
 
 
-def _take_places(elements, plan, shard, behind):
-  """Returns the elements at a shard's places of every batch; the first is `behind` a batch."""
-  if shard.num_shards == 1:
-    return elements
-  places = tf.data.Dataset.range(behind, _ENDLESS)
+def _take_places(elements, shard, place):
+  """Returns the elements at a shard's places of every batch; the first one is at `place`."""
+  if shard.is_regular:
+    begin = (shard.position - place) % shard.num_shards
+    return elements if shard.num_shards == 1 else elements.shard(shard.num_shards, begin)
+  places = tf.data.Dataset.range(place, _ENDLESS)
   dealt_to_it = tf.data.Dataset.zip((elements, places)).filter(as_written(
-      lambda _, place: tf.equal(place % plan.micro_batch_size % shard.num_shards, shard.position)))
+      lambda _, place: tf.equal(place % shard.batch_size % shard.num_shards, shard.position)))
   return dealt_to_it.map(as_written(lambda element, _: element))
 
 

@@ -2,7 +2,7 @@
 
   split    one iterator, one get_next of the global batch, tf.split over the towers
   next     one iterator over tower-sized batches, one get_next per tower
-  shard    one iterator per tower over its shard: every N-th position of the shuffled epoch
+  shard    one iterator per tower over its shard: every N-th place of each batch
 
 Each of several workers builds the inputs of its own towers over the worker's shard of the
 positions; `shard` divides that further.
@@ -50,6 +50,7 @@ class Inputs(NamedTuple):
     initializer: the op that starts all iterators of the split, run with `feed_dict`.
     feed_dict: `feed_dict(step, offset=0)` is the feed of `initializer` that makes `step` the next
       one; `offset` as in `Plan`.
+    shards: of the iterators.
     needs_threads: whether a batch is so much work that several threads should share it.
   """
   name: str
@@ -58,8 +59,8 @@ class Inputs(NamedTuple):
   initializer: Any
   feed_dict: Callable[..., Dict[Any, Any]]
   order: Order
+  shards: List[Shard]
   needs_threads: bool = True
-  mode: str = 'split'
 
 
 def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False,
@@ -109,7 +110,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     # Sizes that differ between batches would be compiled anew.
     with tf.device(HOST), tf.name_scope(f'next_{examples.name}'), \
         tf.xla.experimental.jit_scope(compile_ops=False):
-      batches = _build_batches(_TAKE[mode](get_nexts, plan), plan, mode, examples.marks_bad)
+      batches = _build_batches(_TAKE[mode](get_nexts, plan), plan, examples.marks_bad)
     return [batch._replace(deal=deal) for batch, deal in zip(batches, deals)]
 
   def feed_dict(step, offset=0):
@@ -120,7 +121,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,
                 order=_choose_order(examples, plan, seed if shuffle else None),
-                needs_threads=not is_gathered(examples), mode=mode)
+                shards=shards, needs_threads=not is_gathered(examples))
 
 
 def _check(examples, plan, mode):
@@ -148,7 +149,7 @@ def _choose_shards(plan, mode):
   """Returns the shard of each of this worker's iterators: by worker, then by tower."""
   num_iterators = plan.num_towers if mode == 'shard' else 1
   num_shards = plan.num_workers * num_iterators
-  return [Shard(position, num_shards, takes_turns=mode == 'next')
+  return [Shard(position, num_shards, plan.micro_batch_size, takes_turns=mode == 'next')
           for position in range(plan.rank, num_shards, plan.num_workers)]
 
 
@@ -157,7 +158,7 @@ def _split_one_batch(get_nexts, plan):
   batch = get_nexts[0]()
   if plan.num_towers == 1:
     return [batch]
-  if _is_static(plan, plan.num_workers):
+  if plan.is_static:
     sizes = plan.shares(plan.micro_batch_size)
   else:
     sizes = share_sizes(leading_size(batch, tf.int32), plan.num_towers)
@@ -190,15 +191,14 @@ _TAKE = {
 }
 
 
-def _build_batches(taken, plan, mode, marks_bad):
+def _build_batches(taken, plan, marks_bad):
   """Returns the towers' batches, none without a row.
 
   They are of static shape where sizes are even, or where the last row is repeated to fill them up.
   """
-  num_shards = plan.num_workers * (plan.num_towers if mode == 'shard' else 1)
   if marks_bad:
     taken = [_leave_out_bad(*marked) for marked in taken]
-  elif _is_static(plan, num_shards):
+  elif plan.is_static:
     sizes = plan.shares(plan.micro_batch_size)
     for tensors, size in zip(taken, sizes):
       for tensor in tf.nest.flatten(tensors):
@@ -214,12 +214,6 @@ def _build_batches(taken, plan, mode, marks_bad):
     taken = [_repeat_last(tensors, count, plan.num_rows) for tensors, count in zip(taken, counts)]
   return [Batch(tensors, count, may_be_empty=may_be_empty, is_padded=is_padded,
                 most_rows=plan.num_rows) for tensors, count in zip(taken, counts)]
-
-
-def _is_static(plan, num_shards):
-  """Whether each of so many shards has one size in all batches, on all workers alike."""
-  divisor = plan.num_workers if plan.carries else num_shards
-  return plan.is_even and plan.micro_batch_size % divisor == 0
 
 
 def _leave_out_bad(tensors, is_good):

@@ -10,7 +10,7 @@ towers, and what depends on places does not depend on towers.
 import functools
 import itertools
 import math
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import Tensor, tf
 from towers.input.plan import Plan, Shard
@@ -22,7 +22,7 @@ class Deal(NamedTuple):
 
   Attributes:
     plan: of the split.
-    position: of the shard that they are taken from, among `num_shards` that the epoch is dealt to.
+    position: of the shard that they are taken from, among `num_shards` that batches are dealt to.
     num_shards: of all workers.
     is_shared: whether the towers of a worker take from one shard, one after the other.
     multiple: divides the place of the first row of every tower.
@@ -42,8 +42,7 @@ class Place(NamedTuple):
     multiple: divides `first`, whatever its value.
     batch_size: rows of a full global batch, None if no plan has dealt them.
     begin: the place at which the micro-batch begins, an int or a scalar int64 tensor on the host.
-    num_slots: more than any row stands behind `begin`; an int, or a tensor if no plan has dealt
-      them.
+    num_slots: rows of the micro-batch; an int, or a tensor if no plan has dealt them.
   """
   first: Tensor
   stride: int
@@ -68,14 +67,12 @@ def join_deals(deals: Sequence[Deal]) -> Deal:
   return deals[0]._replace(multiple=_gcd([deal.multiple for deal in deals]))
 
 
-def build_places(batches: Sequence[Any], *, read_step: Callable[[], Tensor],
-                 micro_batch: Optional[Tensor] = None) -> List[Place]:
+def build_places(batches: Sequence[Any], micro_batch: Optional[Tensor] = None) -> List[Place]:
   """Returns the place of each tower's rows.
 
   Args:
     batches: of all towers of this worker. Where no plan has dealt them, their rows follow each
       other.
-    read_step: returns the step of the training, a scalar int64 tensor.
     micro_batch: in the step, a scalar int64 tensor; None if a step has but one.
   """
   places = []
@@ -88,14 +85,8 @@ def build_places(batches: Sequence[Any], *, read_step: Callable[[], Tensor],
       plan, position, num_shards, is_shared, multiple = batch.deal or Deal(None, 0, 1, True, 1)
       size = plan.micro_batch_size if plan else sum(counts)
       begin = 0 if micro_batch is None else micro_batch * size
-      offset = position
-      if plan and size % num_shards and not plan.carries:
-        # The shards take turns at the first row of a batch.
-        before_step = read_step() % plan.steps_per_epoch * plan.batch_size
-        offset = (position - before_step - begin) % num_shards
-      first = tf.convert_to_tensor(begin + offset + before * num_shards, tf.int64)
-      places.append(Place(first, num_shards, multiple, plan and plan.batch_size, begin,
-                          -(-size // num_shards) * num_shards if plan else size))
+      first = tf.convert_to_tensor(begin + position + before * num_shards, tf.int64)
+      places.append(Place(first, num_shards, multiple, plan and plan.batch_size, begin, size))
       if is_shared:
         before += count
   return places

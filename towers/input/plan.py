@@ -6,21 +6,21 @@ towers:
 
   epoch          0 1 2 3 4 5 6 7 │ 8 9 10 11 12    13 examples, global batches of 8
   split, next    012 345 67      │ 89 1011 12      cut in parts of 3/3/2, then 2/2/1
-  shard          036 147 25      │ 912 10 811      dealt out in turn: tower i reads only its shard
+  shard          036 147 25      │ 811 912 10      dealt out in turn: tower i reads only its shard
 
 These are positions in an epoch. The example at a position is the one of this number, or, shuffled,
-the one that the epoch's permutation has there: position k goes to global batch k // 8 in any case.
+the one that the epoch's permutation has there. Position k goes to global batch k // 8 in any case,
+and its place there, k % 8, decides to which tower.
 
 The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get
 nothing. `last_batch` says whether it is taken as it is, filled up, left out, or carried: then the
 first examples of the next epoch fill it up, every batch is full, and batches are cut out of the
 epochs as if these were one.
 
-  carry    0 1 2 3 4 5 6 7 │ 8 9 10 11 12 0' 1' 2' │ 3' 4' …    and position k of a batch, not of an
-                                                              epoch, goes to worker and tower
+  carry    0 1 2 3 4 5 6 7 │ 8 9 10 11 12 0' 1' 2' │ 3' 4' …
 
 Several workers, processes with towers of their own, share every global batch as the towers of
-`shard` do: example i of an epoch goes to worker i modulo their number, and there to a tower by the
+`shard` do: place i of a batch goes to worker i modulo their number, and there to a tower by the
 input mode.
 
 A *step* is one weight update, from one global batch. Where gradients accumulate, the global batch
@@ -54,8 +54,9 @@ class Plan(NamedTuple):
     accumulate: micro-batches of a full global batch.
     num_workers: workers that share each global batch, each with as many towers.
     rank: of this worker, from 0.
-    offset: where the rest is carried, what step 0 would have taken already had all steps been of
-      `batch_size`; a run that resumes with another batch size has one, maybe negative.
+    offset: what step 0 would have taken already had all steps been of `batch_size`. A run that
+      carries the rest and resumes with another batch size has one, maybe negative; and a run that
+      has begun an epoch of new data.
   """
   num_examples: int
   batch_size: int
@@ -98,6 +99,11 @@ class Plan(NamedTuple):
     return self.carries or self.examples_per_epoch % self.micro_batch_size == 0
 
   @property
+  def is_static(self) -> bool:
+    """Whether every batch of a tower has one size, and the graphs of all workers are alike."""
+    return self.is_even and self.micro_batch_size % self.num_workers == 0
+
+  @property
   def num_rows(self) -> int:
     """Rows of a tower's batch that is filled up: the largest share of a micro-batch."""
     return -(-self.micro_batch_size // (self.num_workers * self.num_towers))
@@ -113,13 +119,16 @@ class Plan(NamedTuple):
     if self.carries:
       epoch, position = divmod(self.examples_before(step), self.num_examples)
       return epoch, -(-position // self.batch_size)
-    return divmod(step, self.steps_per_epoch)
+    return divmod(step + self.offset // self.batch_size, self.steps_per_epoch)
 
   def resumed_at(self, step: int, examples: int) -> 'Plan':
     """Returns the plan of a run that has taken so many examples when it resumes at a step."""
-    if not self.carries:
-      return self
-    return self._replace(offset=examples - step * self.batch_size)
+    if self.carries:
+      return self._replace(offset=examples - step * self.batch_size)
+    epoch, position = divmod(examples, self.examples_per_epoch)
+    done = epoch * self.steps_per_epoch + -(-position // self.batch_size)
+    # Fewer are done where damaged records were left out.
+    return self._replace(offset=max(0, done - step) * self.batch_size)
 
   def size_at(self, step: int) -> int:
     """Returns the number of examples in the global batch of a step."""
@@ -146,7 +155,7 @@ class Plan(NamedTuple):
     """
     if self.carries:
       return max(1, math.ceil((epochs * self.num_examples - self.offset) / self.batch_size))
-    return max(1, round(epochs * self.steps_per_epoch))
+    return max(1, round(epochs * self.steps_per_epoch) - self.offset // self.batch_size)
 
   def order(self, *, seed: Optional[int] = None, buckets: Optional[Buckets] = None
            ) -> Callable[[Any, int], np.ndarray]:
@@ -197,20 +206,40 @@ def dealt(count, shard: int, num_shards: int):
 
 
 class Shard(NamedTuple):
-  """What one iterator reads: every `num_shards`-th position of an epoch, from `position` on.
+  """What one iterator reads: every `num_shards`-th place of a micro-batch, from `position` on.
+
+  Functions take and return ints or tensors.
 
   Attributes:
     position: of the shard, from 0.
     num_shards: of all workers together.
+    batch_size: of a micro-batch.
     takes_turns: whether the towers of a worker take their batches from it in turn.
   """
   position: int
   num_shards: int
+  batch_size: int
   takes_turns: bool = False
 
+  @property
+  def is_regular(self) -> bool:
+    """Whether every `num_shards`-th example of one batch after another is in the shard."""
+    return self.batch_size % self.num_shards == 0
+
+  @property
+  def size(self) -> int:
+    """How many examples of a full micro-batch are in the shard."""
+    return dealt(self.batch_size, self.position, self.num_shards)
+
   def dealt(self, count: Any) -> Any:
-    """Returns how many of the first `count` examples are in the shard, an int or a tensor."""
-    return dealt(count, self.position, self.num_shards)
+    """Returns how many of the first `count` examples of one batch after another are in it."""
+    rest = dealt(count % self.batch_size, self.position, self.num_shards)
+    return count // self.batch_size * self.size + rest
+
+  def find(self, index: Any) -> Any:
+    """Returns where the shard's example of this index is in one batch after another."""
+    place = self.position + index % self.size * self.num_shards
+    return index // self.size * self.batch_size + place
 
 
 def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batch: str = 'keep',

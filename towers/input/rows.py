@@ -66,22 +66,6 @@ def batch_rows(data_set: Any, size: int, *, padding: Optional[Padding], name: st
       padding_values=(values, tf.constant(False)) if marks_bad else values)
 
 
-def cut_rows(data_set: Any, size: int, edges: Any, make_batches: Any) -> Any:
-  """Returns a batch for each two neighbours of `edges`, from every `size` examples.
-
-  Other than a cut of padded batches, it pads each by itself, by `make_batches(data_set, size)`.
-  """
-  def cut(*window):
-    is_tuple = len(window) > 1 or isinstance(window[0], tuple)
-    rows: Any = window[0] if len(window) == 1 else window
-    rows = tf.data.Dataset.zip(rows) if is_tuple or isinstance(rows, dict) else rows
-    pairs = tf.data.Dataset.from_tensor_slices((edges[:-1], edges[1:]))
-    return pairs.flat_map(as_written(
-        lambda begin, end: make_batches(rows.skip(begin).take(end - begin), size)))
-
-  return data_set.window(size).flat_map(as_written(cut))
-
-
 def _find_values(types: Any, values: Any, components: Components) -> Any:
   """Returns a padding value for each tensor of an example, in its structure of `types`."""
   flat: List[Any] = [None] * len(tf.nest.flatten(types))

@@ -1,6 +1,6 @@
 """The global batch: what the towers of this worker compute on together."""
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import check_same_number
@@ -31,13 +31,12 @@ class GlobalBatch(NamedTuple):
   num_micro_batches: int = 1
 
 
-def join_batches(batches: Sequence[Batch], *, read_step: Callable[[], Tensor],
-                 num_workers: int = 1, accumulate: int = 1) -> GlobalBatch:
+def join_batches(batches: Sequence[Batch], *, num_workers: int = 1,
+                 accumulate: int = 1) -> GlobalBatch:
   """Returns the global batch of the towers' batches.
 
   Args:
     batches: of the towers of this worker.
-    read_step: returns the step of the training, a scalar int64 tensor.
     num_workers: each with as many towers.
     accumulate: micro-batches of a full step.
   """
@@ -47,7 +46,7 @@ def join_batches(batches: Sequence[Batch], *, read_step: Callable[[], Tensor],
     if accumulate > 1:
       with tf.device(HOST), tf.name_scope('run/'):
         micro_batch = get_micro_batch_in_step().read_value()
-    places = build_places(batches, read_step=read_step, micro_batch=micro_batch)
+    places = build_places(batches, micro_batch)
     batches = [batch._replace(place=place) for batch, place in zip(batches, places)]
   counts = [batch.num_examples for batch in batches]
   if all(batch.is_static for batch in batches):

@@ -68,7 +68,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   norms = BatchNorms(batch_norm, batches, workers)
   cloner = Cloner(build, store, left_out=norms.left_out)
   draws = begin_draws(store.seed)
-  whole = global_batch.join_batches(batches, read_step=draws.read_step, accumulate=accumulate,
+  whole = global_batch.join_batches(batches, accumulate=accumulate,
                                     num_workers=workers.num_workers)
   call = ModelCall(model, store, whole, draws, is_training, precision, norms.joins_sums)
 

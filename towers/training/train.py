@@ -53,8 +53,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     validate_every, checkpoint_every: as '500steps' or '2epochs'; checkpoints also as '600seconds'.
     checkpoint_dir: folder to save to, and to resume from when it has a checkpoint.
     keep_checkpoints: newest checkpoints to keep, besides the best one.
-    new_data: whether a checkpoint of other training data is taken; its steps then count as steps on
-      the new data.
+    new_data: whether a checkpoint of other training data is taken; an epoch of the new data begins.
     best_metric: of validation; the best is the largest, or the smallest of a loss or error.
     early_stopping: validations in a row without a new best one, after which the run stops.
     on_full_disk: 'warn' or 'stop' when a checkpoint cannot be written.

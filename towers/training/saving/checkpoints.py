@@ -62,8 +62,8 @@ class Checkpoints:
     error: why the last write failed, if that must end the run; else ''.
     reason: why the last write failed; '' after one that did not.
     warn: called with a message for the user, perhaps from another thread.
-    was_carried: whether the run that wrote what was restored had `last_batch=carry`, or had other
-      data: its steps count as steps of this run.
+    was_carried: whether the steps of what was restored do not tell the examples that it has seen:
+      its run had `last_batch=carry`, or began an epoch of new data.
   """
 
   was_carried = False
@@ -150,7 +150,9 @@ class Checkpoints:
 
   def take(self, session: Any) -> Snapshot:
     """Returns the values of all variables, between two steps."""
-    step, values = session.run([self._global_step, self._variables])
+    step, seen, values = session.run([self._global_step, get_examples_seen(), self._variables])
+    if self._inputs is not None and self._inputs.plan.resumed_at(int(step), int(seen)).offset:
+      self._constants[CARRY_TENSOR] = np.array(True)
     return Snapshot(int(step), values)
 
   def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
@@ -274,7 +276,6 @@ class ChiefsCheckpoints:
   """Stands in for `Checkpoints` on workers other than the chief, which saves and compares plans."""
 
   folder = None
-  was_carried = True
   error = reason = ''
   warn: Callable[[str], None]
   _saved_step: Optional[int] = None

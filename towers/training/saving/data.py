@@ -39,18 +39,18 @@ class Data(NamedTuple):
           'go on with its weights, slots and step on the new data, give new_data=True.')
 
   def take_up(self, session: Session, reader: Any, path: str, step: int) -> str:
-    """Counts a restored checkpoint's steps as steps on these examples; returns a notice or ''."""
+    """Lets a checkpoint of other examples begin an epoch of these; returns a notice or ''."""
     difference = self.compare(reader)
     if not difference:
       return '' if reader.has_tensor(DATA_TENSOR) else (
           f'{path} does not record its training data, as those of earlier versions: it is not '
           'compared')
-    load_values(session, {get_examples_seen(): np.int64(self.plan.examples_before(step))})
-    _, done = self.plan.position(step)
+    epoch, done = self.plan.position(step)
+    epoch += done > 0
+    load_values(session, {get_examples_seen(): np.int64(epoch * self.plan.examples_per_epoch)})
     return (f'new_data: {path} was written on other training data: {difference}. Weights, slots '
-            f'and step stay, and its {step} steps count as steps on the new data: the run goes on '
-            f'after {done} of the {self.plan.steps_per_epoch} steps of an epoch' +
-            (', and first takes the examples of these in the next one' if done else ''))
+            f'and step stay, and its {step} steps count as {epoch} epochs of the new data: the run '
+            'goes on with the next one, from its first example on')
 
   def compare(self, reader: Any) -> str:
     """Returns what differs in the examples of a checkpoint; '' also if it does not record them."""
@@ -66,23 +66,24 @@ def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan,
 
   A step that skips damaged records sees fewer examples than planned. `may_skip` therefore accepts
   up to a tenth fewer, which also accepts a batch that is larger by so little, and never a smaller
-  one. A run with last_batch=carry goes on with any batch size where one `was_carried`; and where
+  one. Where one `was_carried`, a run with last_batch=carry goes on with any batch size, and any
+  other where a batch of an epoch begins. With last_batch=carry it also goes on where
   last_batch=keep had come, which has taken the examples in the same order.
   """
-  if plan.carries and was_carried:
-    return
   was = plan._replace(last_batch='keep') if plan.carries else plan
-  planned = was.examples_before(step)
+  planned = by_steps = was.examples_before(step)
+  if was_carried:
+    planned = plan.resumed_at(step, examples_seen).examples_before(step)
   if examples_seen == planned:
     return
   if may_skip and (1 - _MOST_SKIPPED) * planned <= examples_seen < planned:
     return
   message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
-             f'this data and batch_size={plan.batch_size} they would be {planned}: resume with the '
-             'data, batch_size and last_batch that it was written with, or give another '
+             f'this data and batch_size={plan.batch_size} they would be {by_steps}: resume with '
+             'the data, batch_size and last_batch that it was written with, or give another '
              'checkpoint_dir.')
-  if was_carried and not plan.carries:
-    message += ' It was written with last_batch=carry.'
-  if examples_seen < planned and not may_skip:
+  if was_carried:
+    message += ' It was written with last_batch=carry, or after new_data.'
+  elif examples_seen < planned and not may_skip:
     message += ' If it skipped damaged records, resume with on_bad_record=skip.'
   raise UsageError(message)

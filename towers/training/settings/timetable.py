@@ -84,7 +84,10 @@ def build_interval(name: str, text: str, plan: Plan) -> Interval:
   if unit == 'epochs' and plan.carries:
     every = Fraction(count).limit_denominator(10 ** 15) * plan.num_examples
     return Interval(every, plan.batch_size, plan.offset)
-  return Interval(max(1, round(count * (plan.steps_per_epoch if unit == 'epochs' else 1))))
+  if unit == 'epochs':
+    return Interval(max(1, round(count * plan.steps_per_epoch)),
+                    offset=plan.offset // plan.batch_size)
+  return Interval(round(count))
 
 
 def parse_trace_steps(text: str) -> Tuple[int, int]:

@@ -151,6 +151,7 @@ class Steps:
     """Counts on from a step at which all variables, the counters too, have been restored."""
     self.step = step
     self.plan = self.program.plan.resumed_at(step, int(self.session.run(self._counters[1])))
+    self.metrics.plan = self.plan
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
@@ -250,7 +251,7 @@ class Steps:
                           losses=self._validation.losses,
                           rows=WholeRows(self._validation.wholes[0],
                                          num_towers=len(self._validation.wholes),
-                                         is_dealt=inputs.mode == 'shard',
+                                         shards=inputs.shards,
                                          order=inputs.plan.order(buckets=split and split.buckets)),
                           num_steps=inputs.plan.steps_per_epoch, step=step)
 

@@ -16,12 +16,16 @@ _MOST_KEPT = 100
 
 
 class TrainingMetrics:
-  """The loss, the metrics and the input wait of a program's training steps."""
+  """The loss, the metrics and the input wait of a program's training steps.
+
+  Attributes:
+    plan: of the training split, from where the session has resumed.
+  """
 
   def __init__(self, program: TrainingGraph):
     """Begins with no step."""
     tower = program.towers[0]
-    self._plan = program.plan
+    self.plan = program.plan
     self._names = list(tower.sums)
     self._weighted = [name for name in tower.weights if name != 'loss']
     self._has_metrics = program.gradients.metrics is not None
@@ -85,7 +89,7 @@ class TrainingMetrics:
     if self._has_count:
       counts = sums[:, -1]
     else:
-      indices, plan = np.array(steps)[done], self._plan
+      indices, plan = np.array(steps)[done], self.plan
       counts = np.asarray(plan.examples_before(indices + 1)) - plan.examples_before(indices)
       self._sums[-1] += counts.sum()
     self._sums[0] += counts.dot(np.array(losses, np.float64)[done])
