@@ -1,6 +1,10 @@
-"""Advice for towers that wait fits the settings."""
+"""A result is not lost on a full disk, and advice for towers that wait fits the settings."""
 
-from towers.training.reporting.result import advise
+import pytest
+
+from tests.harness import faults
+from towers.training.faults.run_error import RunError
+from towers.training.reporting.result import advise, write_result
 
 
 def test_towers_that_wait_get_advice_that_fits_the_settings(monkeypatch):
@@ -13,3 +17,12 @@ def test_towers_that_wait_get_advice_that_fits_the_settings(monkeypatch):
   assert '--input_only' in advise(0.43)
   of_arrays = advise(0.43, needs_threads=False)
   assert 'larger batch_size' in of_arrays and 'decode' not in of_arrays
+
+
+def test_a_disk_that_fills_during_the_run_costs_no_result(tmp_path):
+  with faults.full_disk(), pytest.raises(RunError) as error:
+    write_result(str(tmp_path / 'result.json'), dict(train_loss=0.125))
+  assert '"train_loss": 0.125' in str(error.value) and 'Make room' in str(error.value)
+  with pytest.raises(RunError) as error:
+    write_result('/sys/result.json', dict(train_loss=0.125))
+  assert '"train_loss": 0.125' in str(error.value) and 'room' not in str(error.value)

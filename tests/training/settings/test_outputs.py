@@ -8,8 +8,6 @@ import pytest
 from tests.harness import faults
 from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
-from towers.training.faults.run_error import RunError
-from towers.training.reporting.result import write_result
 from towers.training.settings.config import Config
 from towers.training.settings.outputs import check_outputs
 
@@ -60,15 +58,6 @@ def test_what_a_killed_run_left_is_swept(tmp_path):
   check_outputs(report=str(tmp_path / 'files' / 'a.html'), export_dir=str(tmp_path / 'served'))
   for folder in ('files', 'served'):
     assert os.listdir(str(tmp_path / folder)) == ['.other']
-
-
-def test_a_disk_that_fills_during_the_run_costs_no_result(tmp_path):
-  with faults.full_disk(), pytest.raises(RunError) as error:
-    write_result(str(tmp_path / 'result.json'), dict(train_loss=0.125))
-  assert '"train_loss": 0.125' in str(error.value) and 'Make room' in str(error.value)
-  with pytest.raises(RunError) as error:
-    write_result('/sys/result.json', dict(train_loss=0.125))
-  assert '"train_loss": 0.125' in str(error.value) and 'room' not in str(error.value)
 
 
 @pytest.mark.parametrize('reason, is_about', [
