@@ -89,7 +89,7 @@ def _start_towers(opened, model, num_towers, build):
                   learning_rate=LEARNING_RATE, **settings.get(build, {}))
   data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES)
   session = opened.enter_context(open_program(config, data_set, num_towers=num_towers))
-  session.start(0)
+  session.steps.start(0)
   return session.steps.train, session.tf_session
 
 

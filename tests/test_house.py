@@ -21,7 +21,7 @@ ROOMS = [
     'towers.checks',
     'towers.training.settings', 'towers.training.faults', 'towers.training.saving',
     'towers.training.stepping', 'towers.training.cluster',
-    'towers.training.reporting', 'towers.serving', 'towers.forward', 'towers.state',
+    'towers.training.reporting', 'towers.serving', 'towers.rows', 'towers.forward', 'towers.state',
     'towers.session', 'towers.program',
     # What the law measures in a session; these open sessions of programs.
     'towers.checks.trial', 'towers.checks.repeats', 'towers.checks.towers',

@@ -9,34 +9,19 @@ session moves, and a last batch of any size is fine, since batches are fed.
 
 import contextlib
 import functools
-import itertools
 import os
-from typing import (
-  Any,
-  Callable,
-  Dict,
-  Iterator,
-  List,
-  Mapping,
-  NamedTuple,
-  Optional,
-  Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import is_dataset, tf
-from towers.arguments import check_examples
+from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
-from towers.data.arrays import from_arrays
-from towers.data.examples import DataSet, Examples
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
-from towers.input.pipeline import build_inputs
-from towers.input.plan import build_plan
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.host import HOST
 from towers.placement.variables import build_variable_store
+from towers.rows import Rows, open_rows
 from towers.serving import call_predict, name_outputs
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws, tie_draws
@@ -81,63 +66,6 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
     with contextlib.closing(measured):
       measured.restore(path)
       return measured.measure(rows)
-
-
-class Rows(NamedTuple):
-  """Batches of rows to compute on.
-
-  Attributes:
-    template: a tensor for each part of a batch, `[batch, ...]`, in the structure of the examples.
-    batches: for each batch its arrays, in the order of `tf.nest.flatten`, all rows of them real.
-  """
-  template: Any
-  batches: Iterator[List[np.ndarray]]
-
-  def describe(self) -> str:
-    """Returns structure, dtypes and shapes of a batch."""
-    return str(tf.nest.map_structure(
-        lambda tensor: (tensor.dtype.name, str(tensor.shape[1:])), self.template))
-
-
-@contextlib.contextmanager
-def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
-  """Opens what a user gives to compute on.
-
-  Args:
-    given: Examples; or an iterator of batches; or what `from_arrays` takes, a structure of arrays.
-    batch_size: rows at a time, of what does not come in batches.
-  """
-  if hasattr(given, '__next__'):
-    first = next(given, None)
-    if first is None:
-      raise UsageError('The iterator has no batch: give batches, each a structure of arrays.')
-    arrays = tf.nest.map_structure(np.asarray, first)
-    with tf.Graph().as_default():
-      template = tf.nest.map_structure(
-          lambda array: tf.placeholder(array.dtype, [None, *array.shape[1:]]), arrays)
-    yield Rows(template, (list(map(np.asarray, tf.nest.flatten(batch)))
-                          for batch in itertools.chain([first], given)))
-    return
-  if is_dataset(given) or isinstance(given, DataSet) or callable(given):
-    check_examples('examples', given)
-  examples = given if isinstance(given, Examples) else from_arrays(given)
-  examples = examples._replace(buckets=None)  # They would change the order.
-  with tf.Graph().as_default() as graph:
-    plan = build_plan(num_examples=examples.num_examples, num_towers=1, name=examples.name,
-                      batch_size=min(batch_size, examples.num_examples))
-    inputs = build_inputs(examples, plan=plan, mode='split')
-    [batch] = inputs.next_batches()
-    fetches = [tf.nest.flatten(batch.tensors), tf.convert_to_tensor(batch.num_examples)]
-  with tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-    session.run(inputs.initializer, inputs.feed_dict(0))
-
-    def read():
-      for _ in range(plan.steps_per_epoch):
-        arrays, count = session.run(fetches)
-        if count:
-          yield [array[:count] for array in arrays]
-
-    yield Rows(batch.tensors, read())
 
 
 class Forward:
@@ -246,33 +174,21 @@ class ForwardCache:
   def __init__(self, program: Any):
     """Builds nothing yet."""
     self._program = program
-    # The last one of a model, and the last one of a function: key and `Forward`.
-    self._kept: Dict[bool, Tuple[Any, Forward]] = {}
+    self._kept: Dict[bool, Tuple[Any, Forward]] = {}  # By whether it is a model: key, `Forward`.
 
-  @contextlib.contextmanager
-  def opened(self, compute: Callable[..., Any], examples: Any, batch_size: Optional[int], *,
-             is_model: bool, session: Any) -> Iterator[Tuple[Forward, Rows]]:
-    """Opens a context with a model, or a function of a batch, and the rows to compute on.
-
-    Args:
-      compute: of `Forward`.
-      examples: see `open_rows`.
-      batch_size: rows at a time; None for the program's.
-      is_model: which of the two it is.
-      session: the program's, whose weights are taken.
-    """
-    program = self._program
-    with open_rows(examples, batch_size or program.plan.micro_batch_size) as rows:
-      key = (compute, rows.describe())
-      if is_model not in self._kept or self._kept[is_model][0] != key:
-        if is_model in self._kept:
-          self._kept.pop(is_model)[1].close()
-        self._kept[is_model] = (key, Forward(
-            compute, rows.template, devices=program.devices, is_model=is_model,
-            variables=program.settings['variables'], precision=program.settings['precision']))
-      forward = self._kept[is_model][1]
-      forward.load(functools.partial(self._read, session))
-      yield forward, rows
+  def find(self, compute: Callable[..., Any], rows: Rows, session: Any, *,
+           is_model: bool) -> Forward:
+    """Returns a model, or a function of a batch, with the weights that a session has now."""
+    program, key = self._program, (compute, rows.describe())
+    if self._kept.get(is_model, (None,))[0] != key:
+      if is_model in self._kept:
+        self._kept.pop(is_model)[1].close()
+      self._kept[is_model] = key, Forward(
+          compute, rows.template, devices=program.devices, is_model=is_model,
+          variables=program.settings['variables'], precision=program.settings['precision'])
+    forward = self._kept[is_model][1]
+    forward.load(functools.partial(self._read, session))
+    return forward
 
   def _read(self, session, names):
     """Returns the values of variables by name, averages of weights in their place."""

@@ -8,7 +8,7 @@ from towers.input.plan import Plan
 from towers.placement.workers import Workers
 from towers.session import Session
 from towers.tower.model_call import Model
-from towers.training_graph import ProgramSettings, TrainingGraph
+from towers.training_graph import TrainingGraph
 from towers.update.groups import Optimizers, Rate
 from towers.warm_start.matching import InitFrom
 
@@ -110,7 +110,7 @@ class Program(TrainingGraph):
                init_from: Union[str, InitFrom, None] = None,
                logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
     """Builds the program in the default graph."""
-    settings = ProgramSettings(
+    given = dict(
         optimizer=optimizer, learning_rate=learning_rate, batch_size=batch_size,
         accumulate=accumulate, last_batch=last_batch, num_towers=num_towers, device=device,
         input_mode=input_mode, input_threads=input_threads, staging_depth=staging_depth,
@@ -125,7 +125,7 @@ class Program(TrainingGraph):
     if validation is not None:
       check_examples('validation', validation)
     check_optimizer(optimizer)
-    super().__init__(model, train, validation, settings, workers)
+    super().__init__(model, train, validation, given, workers)
 
   def session(self, *, graph_rewriter: str = 'auto', inter_threads: Optional[int] = None,
               intra_threads: Optional[int] = None,

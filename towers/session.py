@@ -13,7 +13,7 @@ loops over it; they open it by `opened`, and decide themselves where it goes on 
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
@@ -21,15 +21,15 @@ from towers.forward import ForwardCache
 from towers.placement.cluster import read_cluster
 from towers.placement.counters import get_global_step
 from towers.placement.devices import build_session_config
+from towers.rows import open_rows
 from towers.state import State
-from towers.training.cluster.worker import Worker, facts_of_graph, join_workers
+from towers.training.cluster.worker import Worker, join_workers
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.batches_taken import BatchFinder
 from towers.training.stepping.failure import explain
-from towers.training.stepping.not_finite import NotFinite, Retried
+from towers.training.stepping.not_finite import NotFinite
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
-from towers.training.stepping.validation_pass import ValidationPass
 from towers.training.stepping.watchdog import Watchdog
 from towers.training_graph import TrainingGraph
 from towers.warm_start.matching import Names
@@ -71,9 +71,6 @@ class Session:
     self._worker: Optional[Worker] = None
     self._batches = BatchFinder(program)
     self._forward_cache = ForwardCache(program)
-    # Whether `run` has taken batches, which training and validation are still to have.
-    self._training_moved = self._validation_moved = False
-    self._beside: Optional[ValidationPass] = None
 
   def __enter__(self) -> 'Session':
     with contextlib.ExitStack() as closing, Startup(time.monotonic()) as startup:
@@ -81,7 +78,7 @@ class Session:
       closing.enter_context(self.as_default())
       with self.explained():
         self.steps.broadcast()
-        self.start(0)
+        self.steps.start(0)
       self._closing = closing.pop_all()
     return self
 
@@ -104,7 +101,9 @@ class Session:
       with self.program.graph.as_default():
         self._worker = worker or closing.enter_context(self._join(startup))
         if self._worker is not None:
-          self._compare_graphs(self._worker, startup)
+          self._worker.compare_graphs(self.program.graph, startup)
+          if self._has_watchdog:
+            self._worker.peers.is_busy = self.watchdog.is_busy
         startup.begin('variables', 'starting the variables')
         if self._has_watchdog:
           closing.enter_context(self.watchdog)
@@ -153,7 +152,7 @@ class Session:
     """
     # No context: the less Python does between two runs, the fewer of the session's threads sleep.
     steps, watchdog = self._steps, self.watchdog
-    if steps is None or self._training_moved or not self.state.has_begun:
+    if steps is None or steps.training_moved or not self.state.has_begun:
       steps = self._make_ready()
     watched, watchdog.steps = watchdog.steps, steps
     try:
@@ -186,11 +185,11 @@ class Session:
       raise UsageError('The program has nothing to validate on: give towers.Program the argument '
                        'validation.')
     with self._called() as steps:
-      self._check_beside()
-      measured = self.begin_pass()
-      self._validation_moved = True  # Until all of it is measured.
+      steps.check_beside()
+      measured = steps.begin_pass(steps.step)
+      steps.validation_moved = True  # Until all of it is measured.
       steps.validate(measured)
-      self._validation_moved = False
+      steps.validation_moved = False
     return measured.means()
 
   def metrics(self) -> Dict[str, float]:
@@ -217,7 +216,7 @@ class Session:
     Raises:
       UsageError: the examples do not fit the model.
     """
-    with self._forwarded(self.program.model, examples, batch_size, is_model=True) as (model, rows):
+    with self._forwarded('evaluate', self.program.model, examples, batch_size) as (model, rows):
       return model.measure(rows)
 
   def predict(self, examples: Any, function: Callable[..., Any], *,
@@ -238,7 +237,7 @@ class Session:
     Raises:
       UsageError: the function does not fit the examples, or has variables of its own.
     """
-    with self._forwarded(function, examples, batch_size, is_model=False) as (model, rows):
+    with self._forwarded('predict', function, examples, batch_size) as (model, rows):
       found = model.predict(rows)
     return found['output'] if list(found) == ['output'] else found
 
@@ -259,12 +258,12 @@ class Session:
       switch = None if validation is None else validation.is_validating
       is_validating = switch is not None and bool((feed_dict or {}).get(switch, False))
       if taken.by_validation:
-        self._check_beside()
+        steps.check_beside()
       puts = self._batches.put_back(taken, is_validating=is_validating)
       if taken.updates:
-        self._move_back()
-      self._training_moved |= taken.by_towers and not is_validating and not taken.updates
-      self._validation_moved |= is_validating or taken.by_validation
+        steps.move_back()
+      steps.training_moved |= taken.by_towers and not is_validating and not taken.updates
+      steps.validation_moved |= is_validating or taken.by_validation
       measures = is_validating and not taken.updates
       with steps.averaged() if measures else contextlib.nullcontext():
         result = steps.session.run([fetches, puts], feed_dict)[0]
@@ -308,41 +307,8 @@ class Session:
     with self.explained():
       path = self.state.restore(folder, best=best, best_metric=best_metric, map=map, new=new,
                                 new_data=new_data)
-      self.start(self.step)
+      self.steps.start(self.step)
     return path
-
-  def take_step(self, beside: Optional[ValidationPass] = None) -> Tuple[float, Optional[Retried]]:
-    """Updates the weights once; tries again where that is not finite.
-
-    Args:
-      beside: a pass that the validation tower goes on with at the same time, or None.
-
-    Returns:
-      The loss, and None or what the second try has found: then it is done too, or has changed no
-      variable and does not count.
-    """
-    steps = self.steps
-    if self._training_moved:
-      self._move_back()
-    self._beside = beside
-    try:
-      return steps.train() if beside is None else steps.train_and_validate(beside), None
-    except NotFinite:
-      retried = steps.retry()
-      return retried.loss, retried
-
-  def begin_pass(self) -> ValidationPass:
-    """Begins a pass over the validation split, at its first example, with the current weights."""
-    if self._validation_moved:
-      self.steps.start_validation()
-      self._validation_moved = False
-    return self.steps.begin_pass(self.steps.step)
-
-  def start(self, step: int) -> None:
-    """Starts the input again, where the examples of the step after `step` begin."""
-    self._training_moved = self._validation_moved = False
-    self._beside = None
-    self.steps.start(step)
 
   @contextlib.contextmanager
   def explained(self) -> Iterator[None]:
@@ -379,15 +345,8 @@ class Session:
   def _make_ready(self) -> Steps:
     """Makes sure that variables have their first values, and that the next step has its batch."""
     with self._called() as steps:
-      self._move_back()
+      steps.move_back()
     return steps
-
-  def _move_back(self):
-    """Starts the training input again where the next step's examples begin."""
-    if self._training_moved:
-      self.program.feed.start(self.steps.session, step=self.steps.step,
-                              offset=self.steps.plan.offset)
-      self._training_moved = False
 
   def _join(self, startup):
     """Returns a context that meets the other workers, if there are any."""
@@ -398,15 +357,6 @@ class Session:
         read_cluster(os.environ), dict(training_data=program.train_examples,
                                        validation_data=program.validation_examples),
         startup=startup, session_settings=dict(self._settings, devices=program.devices))
-
-  def _compare_graphs(self, worker, startup):
-    """Makes sure that all workers have built the same, before they take a step together."""
-    startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')
-    worker.compare('graphs', facts_of_graph(self.program.graph),
-                   'Something in the model or the data depends on the machine: see to it '
-                   'that all workers build the same.')
-    if self._has_watchdog:
-      worker.peers.is_busy = self.watchdog.is_busy
 
   def _open(self):
     """Returns a `tf.Session`, on the server of a worker where there are several."""
@@ -421,16 +371,11 @@ class Session:
     if self._worker is not None and kind is None:
       self._worker.peers.stop()
 
-  def _check_beside(self):
-    if self._beside is not None and not self._beside.is_complete:
-      raise UsageError('The validation tower is in the middle of a pass over the validation split, '
-                       'which another would disturb: ask in on_validation, or use '
-                       'validation=switch.')
-
   @contextlib.contextmanager
-  def _forwarded(self, compute, examples, batch_size, *, is_model):
-    """Opens a context with a function on towers beside the session, of its weights, and rows."""
-    name = 'evaluate' if is_model else 'predict'
-    with self._called(name) as steps, self.watchdog.paused(), self._forward_cache.opened(
-        compute, examples, batch_size, is_model=is_model, session=steps.session) as opened:
-      yield opened
+  def _forwarded(self, name, compute, examples, batch_size):
+    """Opens the context of a call with a model or function beside the session, and its rows."""
+    batch_size = batch_size or self.program.plan.micro_batch_size
+    with self._called(name) as steps, self.watchdog.paused(), \
+        open_rows(examples, batch_size) as rows:
+      yield self._forward_cache.find(
+          compute, rows, steps.session, is_model=name == 'evaluate'), rows

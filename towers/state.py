@@ -34,6 +34,10 @@ class State:
     self.has_begun = self._warm_start is None
     self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
 
+  def of_chief(self, text: str) -> str:
+    """Returns the chief's text; all workers call it at the same time."""
+    return text if self._worker is None else self._worker.share(text)[0]
+
   def begin(self) -> None:
     """Gives all workers the chief's variables, started from the file that the program names."""
     if self._warm_start is not None and self._program.workers.rank == 0:

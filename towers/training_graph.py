@@ -5,11 +5,11 @@
   validation examples ────┘ where is_validating is fed          └──► validation
 """
 
-import dataclasses
 import os
 import re
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+import types
+from typing import Any, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -48,38 +48,6 @@ from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import WarmStart
 
 _COLLECTION = 'towers/program'
-# What `towers.Program` takes as objects, and the command line as names and text.
-_OBJECTS = ('optimizer', 'learning_rate', 'validation_tower', 'frozen', 'rate_factors', 'init_from')
-
-
-def _check(settings):
-  """Refuses a value that its setting cannot have, and makes NumPy's numbers Python's."""
-  for name, setting in arguments_of('program').items():
-    value = getattr(settings, name)
-    setting.check(value, name)
-    if isinstance(value, np.generic):
-      object.__setattr__(settings, name, value.item())
-
-
-_Values: Any = dataclasses.make_dataclass(
-    '_Values', [*_OBJECTS, *arguments_of('program')], frozen=True,
-    namespace=dict(__post_init__=_check))
-
-
-class ProgramSettings(_Values):
-  """What `towers.Program` was given, by the names of its arguments, but for model and examples.
-
-  Raises:
-    UsageError: a value that its setting cannot have.
-  """
-
-  def describe(self, model: Model) -> Dict[str, Any]:
-    """Returns them by name, for people: of model and optimizer their names, of a file its path."""
-    init_from = self.init_from
-    return dict(
-        vars(self), model=getattr(model, '__name__', type(model).__name__),
-        optimizer=name_optimizer(self.optimizer),
-        init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
 
 
 class TrainingGraph:
@@ -115,9 +83,10 @@ class TrainingGraph:
 
   @uncollected()
   def __init__(self, model: Model, train: Examples, validation: Optional[Examples],
-               settings: ProgramSettings, workers: Optional[Workers] = None):
-    """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
-    self._given, self.settings = settings, settings.describe(model)
+               given: Mapping[str, Any], workers: Optional[Workers] = None):
+    """Builds the line from its first op to its last; see `towers.Program` for what is `given`."""
+    self._given = settings = _check_settings(given)
+    self.settings = _describe_settings(settings, model)
     self.model, self.train_examples, self.validation_examples = model, train, validation
     accumulate = read_accumulate(settings.accumulate)
     self.graph = tf.get_default_graph()
@@ -268,10 +237,12 @@ class TrainingGraph:
         self.towers, feed=feed, is_validating=is_validating, workers=self.workers)
 
   def build_again(self, accumulate: int) -> 'TrainingGraph':
-    """Builds the same program in so many micro-batches, in a graph of its own."""
+    """Returns the program in so many micro-batches: this one, or another in its own graph."""
+    if accumulate == self.plan.accumulate:
+      return self
     with tf.Graph().as_default():
       return TrainingGraph(self.model, self.train_examples, self.validation_examples,
-                           dataclasses.replace(self._given, accumulate=accumulate), self.workers)
+                           dict(vars(self._given), accumulate=accumulate), self.workers)
 
   def format_variables(self) -> str:
     """Returns a table of the model's variables: name, shape, dtype and learning rate of each."""
@@ -309,6 +280,24 @@ class TrainingGraph:
     """
     feeds = [self.feed] + ([self.validation.feed] if self.validation else [])
     return any(feed.inputs.needs_threads or feed.stage is None for feed in feeds)
+
+
+def _check_settings(given):
+  """Returns settings with NumPy's numbers as Python's; refuses a value that one cannot have."""
+  settings = dict(given)
+  for name, setting in arguments_of('program').items():
+    setting.check(settings[name], name)
+    if isinstance(settings[name], np.generic):
+      settings[name] = settings[name].item()
+  return types.SimpleNamespace(**settings)
+
+
+def _describe_settings(settings, model):
+  """Returns settings by name, for people: of model and optimizer the names, of a file the path."""
+  init_from = settings.init_from
+  return dict(vars(settings), model=getattr(model, '__name__', type(model).__name__),
+              optimizer=name_optimizer(settings.optimizer),
+              init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
 
 
 def _find_model_variables():

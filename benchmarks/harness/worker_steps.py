@@ -116,7 +116,7 @@ def run_towers(turns: Turns, net: str, batch_size: int) -> None:
                   validation='none', shuffle=False, last_batch='drop')
   with open_program(config, load_examples(net), num_towers=1, model=build_model(net),
                     cluster=cluster) as session:
-    session.start(0)
+    session.steps.start(0)
     while turns.end_step(session.steps.train()):
       pass
 

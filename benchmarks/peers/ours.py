@@ -26,6 +26,7 @@ def run_towers(turns: Any, task: Task) -> None:
   from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
   from towers.training.faults.signals import Signals
+  from towers.training.keeper import Keeper
   from towers.training.loop import Loop
   from towers.training.reporting.progress import Progress
   from towers.training.saving.checkpoints import Checkpoints
@@ -36,7 +37,7 @@ def run_towers(turns: Any, task: Task) -> None:
       config, task.load(), num_towers=task.num_towers, model=task.build_model()) as session:
     steps = session.steps
     plan = steps.program.plan
-    checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
+    keeper = Keeper(session, Checkpoints(folder, keep=config.keep_checkpoints))
     progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan,
                         learning_rate=steps.learning_rate,
                         input_wait_seconds=lambda: steps.metrics.input_wait_seconds,
@@ -44,10 +45,10 @@ def run_towers(turns: Any, task: Task) -> None:
     progress.callbacks.append(_Callback(turns))
     turns.watch(steps.session, [variable for variable in tf.trainable_variables()
                                 if not variable.name.startswith('copies/')])
-    session.start(0)
+    session.steps.start(0)
     signals.leave_to_run(progress.seconds_per_step)
     with contextlib.suppress(_Over):
-      Loop(session, checkpoints=checkpoints, progress=progress, signals=signals,
+      Loop(session, keeper=keeper, progress=progress, signals=signals,
            timetable=build_timetable(
                plan, steps=_ENDLESS, validate_every=config.validate_every,
                checkpoint_every=config.checkpoint_every, on_nan=config.on_nan)).run()

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import os
 
+from towers.training.keeper import Keeper
 from towers.training.loop import Loop
 from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
 from towers.training.reporting.progress import Progress
@@ -40,13 +41,9 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
   stream = io.StringIO()
   history = History()
   with run.graph.as_default():
-    checkpoints = folder and Checkpoints(str(folder), keep=3)
-    if checkpoints:
-      checkpoints.restore(run.session)
-    step = int(run.counters()[0])
-    if folder:
-      history.read(str(folder), step)
-    run.steps.scale_learning_rate(history.rate_factor)
+    keeper = Keeper(run.opened, folder and Checkpoints(str(folder), keep=3), history)
+    keeper.begin()
+    step = run.steps.step
     progress = Progress(total_steps=total_steps, first_step=step,
                         plan=run.program.plan, learning_rate=run.steps.learning_rate,
                         stream=stream)
@@ -76,7 +73,7 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
     progress.step = step_or_die
     run.steps.start(step)
     try:
-      Loop(run.opened, progress=progress, history=history, checkpoints=checkpoints,
+      Loop(run.opened, progress=progress, keeper=keeper,
            timetable=Timetable(total_steps, on_nan=on_nan, validate_every=Interval(validate_every),
                                save_every=Interval(save_every))).run()
     except Killed:

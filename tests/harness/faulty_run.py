@@ -79,9 +79,9 @@ def marked_model(batch, is_training):
   features, labels = batch
   take_step, trains = Steps.train, []
 
-  def train(steps):
+  def train(steps, *beside):
     trains.append(True)
-    return take_step(steps)
+    return take_step(steps, *beside)
 
   def mark(value):
     if trains:  # The model is measured before the first step.

@@ -159,7 +159,7 @@ class Run:
     self.initial_weights = self.weights()
 
   def __enter__(self):
-    self.opened.start(0)
+    self.steps.start(0)
     return self
 
   def __exit__(self, *error):

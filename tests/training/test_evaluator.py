@@ -1,7 +1,6 @@
 """The evaluator: it measures the workers' checkpoints to the last step, and changes nothing."""
 
 import json
-import signal
 
 import pytest
 
@@ -101,25 +100,3 @@ def test_without_a_folder_there_is_nothing_to_measure(monkeypatch, capsys):
   monkeypatch.setenv('TF_CONFIG', EVALUATOR)
   assert run([]) == 2
   assert 'give it the --checkpoint_dir of the workers' in capsys.readouterr().err
-
-
-def test_a_signal_ends_its_waiting(tmp_path, monkeypatch):
-  from towers.training import evaluator
-
-  class Asked:
-    received = None
-
-    def leave_to_run(self, _):
-      pass
-
-    def answer(self):
-      pass
-
-  def sleep(_):
-    Asked.received = signal.SIGTERM
-
-  monkeypatch.setenv('TF_CONFIG', EVALUATOR)
-  plain = evaluator.evaluate
-  monkeypatch.setattr(evaluator, 'evaluate', lambda *args, signals, **settings: plain(
-      *args, signals=Asked(), sleep=sleep, **settings))
-  assert run([f'--checkpoint_dir={tmp_path}']) == 143

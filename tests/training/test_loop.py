@@ -18,6 +18,7 @@ from towers.data import BadRecords
 from towers.training.bad_steps import MOST_SKIPPED_IN_A_ROW
 from towers.training.faults.run_error import RunError
 from towers.training.faults.signals import Interrupted
+from towers.training.keeper import Keeper
 from towers.training.loop import Loop
 from towers.training.run import watch_records
 from towers.training.saving.checkpoints import Checkpoints
@@ -82,21 +83,16 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
   recorder = Recorder(interrupt_after, kill_after)
   history = History(metric=metric, patience=patience)
   with run.graph.as_default():
-    checkpoints = folder and Checkpoints(str(folder), keep=keep,
-                                         stop_on_full_disk=stop_on_full_disk, warn=recorder.write)
-    if checkpoints:
-      checkpoints.restore(run.session)
-    step = int(run.counters()[0])
-    if folder:
-      history.read(str(folder), step, recorder.write)
-    run.steps.scale_learning_rate(history.rate_factor)
-    run.steps.start(step)
+    keeper = Keeper(run.opened, folder and Checkpoints(
+        str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk, warn=recorder.write), history)
+    keeper.begin()
+    run.steps.start(run.steps.step)
     outcome = None
     timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds,
                           on_nan)
     with contextlib.suppress(Interrupted, Killed):
-      outcome = Loop(run.opened, checkpoints=checkpoints, progress=recorder, history=history,
-                     timetable=timetable, signals=recorder, clock=clock).run()
+      outcome = Loop(run.opened, keeper=keeper, progress=recorder, timetable=timetable,
+                     signals=recorder, clock=clock).run()
   return outcome, recorder
 
 
@@ -351,7 +347,7 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
   with Run(num_towers=1, on_nan='rollback', checkpoint_dir=str(tmp_path)) as run:
     train, failures = run.steps.train, []
 
-    def fail_once():
+    def fail_once(beside):
       if run.steps.step == 9 and not failures:
         failures.append(9)
         raise NotFinite

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Iterable, List, Union
 from towers.base.usage_error import UsageError, check_parameters
 from towers.training.reporting.progress import Callback
 
+AnyCallback = Union[Callback, Callable[[int, float], Any]]
 _OF_A_RUN = ('on_step', 'on_validation', 'on_end')
 
 
@@ -26,7 +27,7 @@ class Function(Callback):
     self._function(step, float(loss))
 
 
-def read_callbacks(given: Iterable[Union[Callback, Callable[[int, float], Any]]]) -> List[Callback]:
+def read_callbacks(given: Iterable[AnyCallback]) -> List[Callback]:
   """Returns the callbacks, functions as such too; refuses by a UsageError what is never called."""
   callbacks: List[Callback] = []
   if isinstance(given, Callback) or callable(given):

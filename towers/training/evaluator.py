@@ -10,7 +10,7 @@ the checkpoints, so a restarted evaluator continues after them.
 
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Dict, List, Optional
 
 from tensorflow_v1 import tf
 from towers.base.json_files import recall, write_sealed
@@ -19,7 +19,6 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.placement.counters import get_examples_seen
 from towers.session import Session
-from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.files import list_steps, path_of
 from towers.training.saving.history import History
 from towers.training.saving.restore import restore
@@ -54,20 +53,18 @@ class Evaluations:
     write_sealed(self._path, dict(evaluations=self.rows), indent=1)
 
 
-def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signals: Signals,
-             sleep: Callable[[float], Any] = time.sleep) -> None:
+def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> None:
   """Measures each new checkpoint until the workers have trained to the end.
+
+  It has nothing to save, so a signal ends the process at once.
 
   Args:
     program: as that of the workers, without a validation tower.
     config: of the workers. Summaries go to a folder `evaluation` in its summary_dir.
     startup: entered.
-    signals: entered.
-    sleep: waits some seconds.
 
   Raises:
     UsageError: there is no checkpoint_dir, or its checkpoints are of another program.
-    Interrupted: a signal ended it.
   """
   folder = config.checkpoint_dir
   if folder is None:
@@ -86,7 +83,6 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
     steps = session.steps
     steps.start_validation()
     startup.finish()
-    signals.leave_to_run(lambda: 0.0)
     told_at = float('-inf')
     while not is_over(evaluations.last_step()):
       after = evaluations.last_step()
@@ -96,13 +92,11 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
           told_at = time.monotonic()
           write_line(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step "
                      f'{max(0, after)}')
-        _leave_if_asked(signals)
-        sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
         continue
       plan = plan.resumed_at(step, int(session.tf_session.run(get_examples_seen())))
       measured = steps.begin_pass(step)
-      steps.validate(measured, goes_on=lambda: signals.received is None)
-      _leave_if_asked(signals)
+      steps.validate(measured)
       means = find_numbers(measured.means())
       evaluations.add(step, means)
       write_line(f"{time.strftime('%H:%M:%S')} evaluation of step {step:,}: "
@@ -151,9 +145,3 @@ def _build_summaries(summary_dir):
   folder = os.path.join(summary_dir, 'evaluation')
   os.makedirs(folder, exist_ok=True)
   return Summaries(folder, first_step=0, texts={}, graph=tf.Graph())
-
-
-def _leave_if_asked(signals):
-  if signals.received is not None:
-    signals.answer()
-    raise Interrupted(signals.received, f'what has been measured is in {EVALUATIONS}')

@@ -41,8 +41,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   from towers.tower.losses import ScalarLoss
   from towers.training.build import build_configured
   from towers.training.reporting.describe import describe_ops
-  from towers.training.run import Request
-  from towers.training.train import train_configured
+  from towers.training.run import Run
 
   _check_warm_start(config, cluster)
   devices = _build_devices(config)
@@ -75,10 +74,9 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   if cluster.trains_together and data_set.bad_records is not None:
     # A step that fails while workers wait for each other crashes TensorFlow 1.14 now and then.
     data_set.bad_records.on_failure = lambda message: end_process(say_in_flags(message), 2)
-  request = Request(config, settings, startup, signals, data_set.bad_records)
-  train_configured(
-      build, request, devices=devices,
-      num_towers=len(devices.names) - (config.validation == 'tower'),
+  run = Run(config, settings, startup, signals, bad_records=data_set.bad_records)
+  run.train(
+      build, devices=devices, num_towers=len(devices.names) - (config.validation == 'tower'),
       splits=(data_set.train, data_set.validation),
       described=dict(data=config.data, source=source, model=config.model,
                      update=f'{config.optimizer}, {config.schedule} schedule, '

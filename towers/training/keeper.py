@@ -10,6 +10,7 @@ from towers.session import Session
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import Snapshot
 from towers.training.saving.history import HISTORY, History
+from towers.training.saving.standing import Standing
 
 
 class Keeper:
@@ -20,19 +21,50 @@ class Keeper:
     has_news: whether the history has a validation that no checkpoint was written with.
   """
 
-  def __init__(self, session: Session, checkpoints: Any, history: History,
-               progress: Any = None):
+  def __init__(self, session: Session, checkpoints: Any, history: Optional[History] = None):
     """Saves nothing yet.
 
     Args:
       session: that trains.
       checkpoints: `Checkpoints`, or None.
-      history: up to the step of the session.
-      progress: pauses while the session is read; or None.
+      history: of the run; None for one that has yet no step.
     """
-    self.history = history
+    self.history = history or History()
     self.has_news = False
-    self._session, self._checkpoints, self._progress = session, checkpoints, progress
+    self._session, self._checkpoints = session, checkpoints
+    self._progress: Any = None
+
+  def begin(self, standing: Optional[Standing] = None, *, may_skip: bool = False) -> Optional[str]:
+    """Gives the variables of all workers the values to go on from; returns the checkpoint's path.
+
+    Args:
+      standing: where a former graph stood; None to go on from the newest checkpoint, if any.
+      may_skip: see `check_resume`.
+    """
+    session, checkpoints, history = self._session, self._checkpoints, self.history
+    path = None
+    if standing is not None:
+      standing.restore(session.tf_session)
+      session.steps.resume(standing.step)
+      history.parse(standing.history, standing.step)
+    else:
+      path = session.state.take_up(lambda: (checkpoints, None), may_skip=may_skip)
+      if path is None:
+        session.state.begin()
+      else:
+        if checkpoints.folder is not None:
+          history.read(checkpoints.folder, session.step)
+        else:
+          checkpoints.write(self.take())  # The chief has it saved.
+        history.parse(session.state.of_chief(history.format()), session.step)
+    session.steps.scale_learning_rate(history.rate_factor)
+    return path
+
+  def tell(self, progress: Any) -> None:
+    """Warns by `progress` from now on, which pauses while the session is read."""
+    self._progress = progress
+    if self._checkpoints is not None:
+      self._checkpoints.warn = progress.write
 
   @property
   def has_folder(self) -> bool:
@@ -127,7 +159,7 @@ class Keeper:
         write_whole(os.path.join(self._checkpoints.folder, HISTORY), self.history.format().encode())
       session.steps.pass_began = None
       session.steps.scale_learning_rate(self.history.rate_factor)
-      session.start(session.step)
+      session.steps.start(session.step)
     return path or ''
 
   def close(self) -> None:

@@ -14,7 +14,6 @@ from towers.session import Session
 from towers.training.bad_steps import BadSteps
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.keeper import Keeper
-from towers.training.saving.history import History
 from towers.training.settings.timetable import Timetable
 from towers.training.stepping.validation_pass import ValidationPass
 
@@ -39,26 +38,25 @@ class LoopEnd(NamedTuple):
 class Loop:
   """Trains to the last step, or until validations no longer improve."""
 
-  def __init__(self, session: Session, *, timetable: Timetable, checkpoints: Any, progress: Any,
-               history: Optional[History] = None, signals: Optional[Signals] = None,
-               end_at: Optional[float] = None, clock: Callable[[], float] = time.monotonic):
+  def __init__(self, session: Session, *, timetable: Timetable, keeper: Keeper, progress: Any,
+               signals: Optional[Signals] = None, end_at: Optional[float] = None,
+               clock: Callable[[], float] = time.monotonic):
     """Prepares.
 
     Args:
       session: started.
       timetable: when to validate and to save, and when to end.
-      checkpoints: saves when due and at the end, or None.
+      keeper: of the session.
       progress: shows the steps and validations.
-      history: up to the step of the session; empty if None.
       signals: once its `received` is set, the run saves and exits; or None.
       end_at: by the clock, when all is to be validated and saved; None for any time.
       clock: returns seconds.
     """
-    self._session, self._steps, self._timetable = session, session.steps, timetable
+    self._steps, self._timetable = session.steps, timetable
     self._progress, self._signals, self._clock = progress, signals, clock
-    self._history = history or History()
-    self._keeper = Keeper(session, checkpoints, self._history, progress)
-    self._bad_steps = BadSteps(session, self._keeper, progress, timetable.on_nan)
+    self._keeper, self._history = keeper, keeper.history
+    keeper.tell(progress)
+    self._bad_steps = BadSteps(session, keeper, progress, timetable.on_nan)
     self._running: Optional[ValidationPass] = None
     self._finished: Optional[ValidationPass] = None
     self._loss: Optional[float] = None
@@ -102,13 +100,9 @@ class Loop:
     """Ends the loop after this step, or the next one where other workers must know."""
     self._stopped = self._stopped or why
 
-  def save_last(self) -> int:
-    """Saves what the run goes on from, if it ends now; returns the step."""
-    return self._keeper.save_last()
-
   def _take_step(self):
     """Takes a step, and returns its loss, whatever became of it."""
-    loss, retried = self._session.take_step(self._running)
+    loss, retried = self._steps.take(self._running)
     if retried is None or retried.is_done:
       self._loss = loss
     if retried is not None and self._bad_steps.handle(retried):
@@ -180,7 +174,7 @@ class Loop:
         self._finish_pass()
 
   def _begin_pass(self):
-    self._running = self._session.begin_pass()
+    self._running = self._steps.begin_pass(self._steps.step)
     if self._steps.has_validation_tower:
       self._steps.pass_began = self._keeper.take()
 
@@ -197,7 +191,7 @@ class Loop:
       try:
         means = running.means()
       except Exception:  # A function of the user's has failed: it costs no step, as in a callback.
-        self.save_last()
+        self._keeper.save_last()
         raise
       self._progress.validation(step=running.step, metrics=means, examples=running.num_examples)
     self._finished, self._running = running, None

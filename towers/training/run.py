@@ -1,24 +1,39 @@
-"""A run: a loop over a session, from the first variable to the result."""
+"""A run: a loop over a session, from the workers that meet to the result.
+
+  workers meet ─► graph ─► session ─► newest checkpoint ─► loop ─► result
+                    ▲                                        │
+                    └─── more micro-batches ◄─── out of memory (accumulate=auto)
+"""
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence
+import os
+import time
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords
+from towers.data.examples import Examples
+from towers.input.micro_batches import AUTO
+from towers.placement.cluster import read_cluster
 from towers.placement.counters import get_examples_seen
+from towers.placement.devices import Devices
+from towers.placement.variables import choose_placement
 from towers.session import Session
+from towers.settings import common_to_workers
 from towers.training.callbacks import Callbacks
-from towers.training.cluster.worker import Worker
+from towers.training.cluster.worker import Worker, join_workers
+from towers.training.evaluator import evaluate
 from towers.training.faults.run_error import OutOfMemory
 from towers.training.faults.signals import Signals
-from towers.training.fitting import take_in_more
+from towers.training.fitting import recall_accumulate, take_in_more
 from towers.training.keeper import Keeper
 from towers.training.loop import Loop
+from towers.training.reporting.describe import describe_run
 from towers.training.reporting.kept import build_callbacks
 from towers.training.reporting.progress import Callback, Progress
-from towers.training.reporting.result import advise, build_result
+from towers.training.reporting.result import advise, build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
 from towers.training.saving.checkpoints import ChiefsCheckpoints
 from towers.training.saving.history import History
@@ -28,25 +43,6 @@ from towers.training.settings.timetable import Timetable, build_timetable
 from towers.training.stepping.out_of_memory import has_changed_nothing
 from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
-
-
-class Request(NamedTuple):
-  """What is asked of a run.
-
-  Attributes:
-    config: of this worker; its folder is locked.
-    settings: of program and run, by name, for summaries and the report.
-    startup: entered; finished with the first step.
-    signals: entered.
-    bad_records: met in the data; None where there can be none.
-    callbacks: of the user.
-  """
-  config: Config
-  settings: Mapping[str, Any]
-  startup: Startup
-  signals: Signals
-  bad_records: Optional[BadRecords] = None
-  callbacks: Sequence[Callback] = ()
 
 
 class Run:
@@ -59,24 +55,29 @@ class Run:
     result: what the run has come to, as `towers.train` returns it; {} until its end.
   """
 
+  program: TrainingGraph
   session: Session
   writer: Writer
   _loop: Loop
+  _worker: Optional[Worker]
+  _description: str
 
-  def __init__(self, program: TrainingGraph, request: Request, *, description: str,
-               worker: Optional[Worker] = None):
+  def __init__(self, config: Config, settings: Mapping[str, Any], startup: Startup,
+               signals: Signals, *, bad_records: Optional[BadRecords] = None,
+               callbacks: Sequence[Callback] = ()):
     """Prepares.
 
     Args:
-      program: built.
-      request: what is asked of it.
-      description: of the program, some lines.
-      worker: this process among several workers, which have met; or None.
+      config: of this worker; its folder is locked.
+      settings: of program and run, by name, for summaries and the report.
+      startup: entered; finished with the first step.
+      signals: entered.
+      bad_records: met in the data; None where there can be none.
+      callbacks: of the user.
     """
-    self.program = program
-    self._request, self._config, self._settings = request, request.config, request.settings
-    self._startup, self._signals = request.startup, request.signals
-    self._description, self._worker, self._callbacks = description, worker, request.callbacks
+    self._config, self._settings = config, settings
+    self._startup, self._signals = startup, signals
+    self._bad_records, self._callbacks = bad_records, callbacks
     self.result: Dict[str, Any] = {}
     self._trained: Dict[str, float] = {}
     self._validated: Dict[str, float] = {}
@@ -114,88 +115,122 @@ class Run:
     """Returns the means of training since the last validation, or those before it."""
     return self.session.steps.metrics.since(self._mark) or self._trained
 
-  def train(self, rebuild: Optional[Callable[[int], TrainingGraph]] = None) -> Dict[str, Any]:
-    """Runs from the newest checkpoint to the last step; returns what `--result_file` holds.
-
-    Where a step does not fit, the run goes on from there in more micro-batches, in another graph.
+  def train(self, build: Callable[[int], TrainingGraph], *, devices: Devices, num_towers: int,
+            splits: Sequence[Optional[Examples]],
+            described: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+    """Trains as the worker that this process is, or follows as the evaluator; see `towers.train`.
 
     Args:
-      rebuild: builds the program in a number of micro-batches, in a graph of its own; None to end
-        if a step does not fit.
-
-    Raises:
-      UsageError: checkpoints of another program, or settings that do not fit it.
-      RunError: the run cannot go on.
-      Interrupted: a signal ended it.
+      build: returns the program in a number of micro-batches.
+      devices: of this worker's towers.
+      num_towers: that train, of these.
+      splits: the data: training, validation.
+      described: what `describe_run` is to say besides.
     """
-    standing: Optional[Standing] = None
-    reached = 0
+    cluster = read_cluster(os.environ)
+    config, settings = self._config, self._settings
+    accumulate, is_auto = settings['accumulate'], settings['accumulate'] == AUTO
     with contextlib.ExitStack() as closing:
+      self._worker = closing.enter_context(join_workers(
+          cluster, dict(common_to_workers(settings), towers=len(devices.names),
+                        variables=choose_placement(settings['variables'], devices.names).kind,
+                        training_data=splits[0], validation_data=splits[1]),
+          session_settings=dict(config.session_settings(), devices=devices,
+                                collective=settings['collective'],
+                                precision=settings['precision']),
+          startup=self._startup, start_seconds=config.start_seconds,
+          worker_seconds=config.worker_seconds))
+      if is_auto:
+        accumulate = recall_accumulate(
+            config.checkpoint_dir, batch_size=settings['batch_size'], num_towers=num_towers,
+            worker=self._worker)
+      program = build(accumulate)
+      if cluster.is_evaluator:
+        evaluate(program, config, startup=self._startup)
+        return {}
+      self._describe(program, cluster, described or {})
       for callback in self._callbacks:
         closing.callback(callback.close)
-      while True:
+      standing, reached = None, 0
+      while not self.result:
         try:
-          result = self._train_in_session(
-              standing, reached, may_shrink=rebuild is not None and self._worker is None)
-          break
+          self._train_in_session(program, standing, reached)
         except OutOfMemory as shortage:
-          if rebuild is None:
+          if not is_auto:
             raise
-          self.program = take_in_more(shortage, self.program, rebuild=rebuild, worker=self._worker,
-                                      folder=self._config.checkpoint_dir)
+          program = take_in_more(shortage, program, rebuild=build, folder=config.checkpoint_dir,
+                                 worker=self._worker)
           standing, reached = shortage.standing, shortage.step
     for callback in self._callbacks:
-      callback.finish(result)
-    return result
+      callback.finish(self.result)
+    if config.result_file:
+      write_result(config.result_file, self.result)
+    if cluster.is_chief:  # The other workers have printed what is theirs.
+      write_line(format_result(self.result, time.monotonic() - self._startup.started))
+    return self.result
 
-  def _train_in_session(self, standing: Optional[Standing], reached: int, *,
-                        may_shrink: bool) -> Dict[str, Any]:
-    """Trains in the current graph.
+  def _describe(self, program, cluster, described):
+    """Says what is trained, where, and whether it is kept."""
+    with program.graph.as_default():
+      self._description = describe_run(program, **described)
+    write_line(self._description if cluster.is_chief else
+               f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; '
+               f'{cluster.describe(0)} prints the rest')
+    if cluster.is_chief and not self._config.checkpoint_dir:
+      write_line('no checkpoint_dir: the weights are gone when the run ends')
+
+  def _train_in_session(self, program: TrainingGraph, standing: Optional[Standing],
+                        reached: int) -> None:
+    """Trains a program to its last step, from the newest checkpoint on.
 
     Args:
-      standing: where the run stands between two steps of a former graph; None to go on from its
-        newest checkpoint.
+      program: to train.
+      standing: where the run stands between two steps of a former graph, to go on from instead.
       reached: the steps that were done there; what comes before is taken again.
-      may_shrink: whether an OutOfMemory is to tell where the run stands.
     """
-    config, program = self._config, self.program
-    history = self._build_history()
+    config, worker, self.program = self._config, self._worker, program
+    history = History(metric=config.best_metric, patience=config.early_stopping)
+    if program.validation is not None:
+      history.check_metric(program.validation.all_names)
     if config.keeps_curves:
       program.build_gradient_norm()
     self.session = session = Session(program, stall_seconds=config.stall_seconds,
                                      **config.session_settings())
-    with session.opened(self._startup, self._worker), session.as_default():
-      checkpoints = self._build_checkpoints()
+    with session.opened(self._startup, worker), session.as_default():
+      keeper = Keeper(session, self._build_checkpoints(), history)
       try:
-        with session.explained():
-          path = self._begin(checkpoints, history, standing)
-          timetable = self._build_timetable()
-          if path is not None:
-            write_line(f'resumed from {path}: {session.step} of {timetable.total_steps} steps are '
-                       'done')
-          return self._loop_from(session.step, timetable, checkpoints, history, reached)
+        with session.explained(), contextlib.ExitStack() as closing:
+          timetable = self._begin(keeper, standing)
+          progress = self._show(timetable, closing)
+          own = self._keep(progress, history, closing)
+          self._loop = Loop(session, timetable=timetable, keeper=keeper, progress=progress,
+                            signals=self._signals, end_at=self._find_end())
+          callbacks = Callbacks(self, self._callbacks, keeper.save_last)
+          progress.callbacks.extend([*own, callbacks])
+          if session.step < reached:
+            callbacks.rewind(session.step)
+          session.steps.start(session.step)
+          # Before, there is nothing to save, and a signal ends the process at once.
+          self._signals.leave_to_run(progress.seconds_per_step)
+          self.result = build_result(
+              session.steps, progress, self._loop.run(), trained=self._find_trained(),
+              examples_seen=int(session.tf_session.run(get_examples_seen())),
+              started=self._startup.started)
+          callbacks.end()
+          if worker is not None:
+            worker.peers.stop()
       except OutOfMemory as shortage:
-        if may_shrink and (session.steps.pass_began is not None or
-                           has_changed_nothing(shortage.error, session.steps)):
-          shortage.standing = take_standing(session.tf_session, history, session.steps.pass_began)
+        steps = session.steps
+        if self._settings['accumulate'] == AUTO and worker is None and (
+            steps.pass_began is not None or has_changed_nothing(shortage.error, steps)):
+          shortage.standing = take_standing(session.tf_session, history, steps.pass_began)
           # A signal while the graph is built again leaves no time to save.
-          Keeper(session, checkpoints, history).save_standing()
+          keeper.save_standing()
         raise
-
-  def _build_timetable(self) -> Timetable:
-    config = self._config
-    timetable = build_timetable(
-        self.session.steps.plan, epochs=config.epochs, steps=config.steps, on_nan=config.on_nan,
-        validate_every=config.validate_every, checkpoint_every=config.checkpoint_every)
-    is_chief = self._worker is None or self._worker.cluster.is_chief
-    # The chief's clock counts.
-    return timetable if is_chief else timetable._replace(save_seconds=None)
-
-  def _build_history(self) -> History:
-    history = History(metric=self._config.best_metric, patience=self._config.early_stopping)
-    if self.program.validation is not None:
-      history.check_metric(self.program.validation.all_names)
-    return history
+      session.steps.activity = 'the end'
+      self._advise(progress)
+      for callback in own:
+        callback.finish(self.result)
 
   def _build_checkpoints(self) -> Any:
     """Returns what saves the run and finds its newest checkpoint; None if it saves nothing."""
@@ -204,80 +239,50 @@ class Run:
       return None
     if self._worker is not None and not self._worker.cluster.is_chief:
       return ChiefsCheckpoints()
-    return self.session.state.checkpoints_in(config.checkpoint_dir, keep=config.keep_checkpoints,
-                                       stop_on_full_disk=config.on_full_disk == 'stop',
-                                       new_data=config.new_data)
+    return self.session.state.checkpoints_in(
+        config.checkpoint_dir, keep=config.keep_checkpoints,
+        stop_on_full_disk=config.on_full_disk == 'stop', new_data=config.new_data)
 
-  def _begin(self, checkpoints: Any, history: History,
-             standing: Optional[Standing]) -> Optional[str]:
-    """Gives the variables of all workers the values to go on from; returns the checkpoint."""
-    session = self.session
-    path = None
-    if standing is not None:
-      standing.restore(session.tf_session)
-      session.steps.resume(standing.step)
-      history.parse(standing.history, standing.step)
-    else:
-      may_skip = (self._config.on_bad_record == 'skip' or self.program.train_examples.marks_bad)
-      path = session.state.take_up(lambda: (checkpoints, None), may_skip=may_skip)
-      if path is None:
-        session.state.begin()
+  def _begin(self, keeper: Keeper, standing: Optional[Standing]) -> Timetable:
+    """Gives the variables their values; returns when to do what."""
+    config, session = self._config, self.session
+    path = keeper.begin(standing, may_skip=config.on_bad_record == 'skip' or
+                        self.program.train_examples.marks_bad)
+    timetable = build_timetable(
+        session.steps.plan, epochs=config.epochs, steps=config.steps, on_nan=config.on_nan,
+        validate_every=config.validate_every, checkpoint_every=config.checkpoint_every)
     if path is not None:
-      if checkpoints.folder is not None:
-        history.read(checkpoints.folder, session.step)
-      else:
-        checkpoints.write(checkpoints.take(session.tf_session))  # The chief has it saved.
-      if self._worker is not None:
-        history.parse(self._worker.share(history.format())[0], session.step)
-    session.steps.scale_learning_rate(history.rate_factor)
-    return path
+      write_line(f'resumed from {path}: {session.step} of {timetable.total_steps} steps are done')
+    is_chief = self._worker is None or self._worker.cluster.is_chief
+    # The chief's clock counts.
+    return timetable if is_chief else timetable._replace(save_seconds=None)
 
-  def _loop_from(self, step: int, timetable: Timetable, checkpoints: Any, history: History,
-                 reached: int) -> Dict[str, Any]:
-    """Takes the steps behind `step`; returns the result."""
-    session, startup, steps = self.session, self._startup, self.session.steps
+  def _show(self, timetable: Timetable, closing: contextlib.ExitStack) -> Progress:
+    """Returns what shows the steps to come, until `closing` ends."""
+    steps, startup = self.session.steps, self._startup
     startup.begin('first step', 'running the first step')
-    session.watchdog.steps = steps
+    self.session.watchdog.steps = steps
     startup.limit(None)
     progress = Progress(
-        total_steps=timetable.total_steps, first_step=step, plan=steps.plan,
+        total_steps=timetable.total_steps, first_step=steps.step, plan=steps.plan,
         learning_rate=steps.learning_rate, on_first_step=startup.finish,
         input_wait_seconds=lambda: steps.metrics.input_wait_seconds, metrics=steps.metrics,
         is_quiet=self._config.quiet)
-    if checkpoints:
-      checkpoints.warn = progress.write
+    closing.enter_context(watch_records(self._bad_records, progress))
+    closing.callback(progress.close)
+    return progress
 
-    with watch_records(self._request.bad_records, progress), contextlib.ExitStack() as closing:
-      closing.callback(progress.close)
-      own, summaries = build_callbacks(
-          self._config, self._settings, self._description, steps=steps, progress=progress,
-          startup=startup, history=history)
-      for callback in own:
-        closing.callback(callback.close)
-      self.writer, self._mark = Writer(summaries, lambda: steps.step), steps.metrics.mark()
-      self._loop = loop = Loop(
-          session, timetable=timetable, checkpoints=checkpoints, progress=progress, history=history,
-          signals=self._signals, end_at=self._find_end())
-      callbacks = Callbacks(self, self._callbacks, loop.save_last)
-      progress.callbacks.extend([*own, callbacks])
-      if step < reached:
-        callbacks.rewind(step)
-      session.start(step)
-      # Before, there is nothing to save, and a signal ends the process at once.
-      self._signals.leave_to_run(progress.seconds_per_step)
-      end = loop.run()
-      examples_seen = int(session.tf_session.run(get_examples_seen()))
-      self.result = build_result(
-          steps, progress, end, trained=self._find_trained(), examples_seen=examples_seen,
-          started=startup.started)
-      callbacks.end()
-      if self._worker is not None:
-        self._worker.peers.stop()
-    steps.activity = 'the end'
-    self._advise(progress)
+  def _keep(self, progress: Progress, history: History,
+            closing: contextlib.ExitStack) -> List[Callback]:
+    """Returns the callbacks that keep curves and a timeline, until `closing` ends."""
+    steps = self.session.steps
+    own, summaries = build_callbacks(
+        self._config, self._settings, self._description, steps=steps, progress=progress,
+        startup=self._startup, history=history)
     for callback in own:
-      callback.finish(self.result)
-    return self.result
+      closing.callback(callback.close)
+    self.writer, self._mark = Writer(summaries, lambda: steps.step), steps.metrics.mark()
+    return own
 
   def _find_end(self) -> Optional[float]:
     """Returns by when the run is to end, by time.monotonic(), or None."""

@@ -6,11 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-import towers.training.stepping.steps
 from tensorflow_v1 import Call, tf
 from tests.harness import faults, small
 from tests.harness.small import Run, model
 from towers.training.faults.run_error import RunError
+from towers.training.stepping import calls, steps
 from towers.training.stepping.not_finite import NotFinite
 
 LIMIT_SECONDS = 60
@@ -32,7 +32,8 @@ def test_the_step_is_prepared_while_variables_start(monkeypatch):
       seen.append(is_prepared.wait(LIMIT_SECONDS))
       return super().__call__()
 
-  monkeypatch.setattr(towers.training.stepping.steps, 'Call', Watched)
+  for module in (steps, calls):
+    monkeypatch.setattr(module, 'Call', Watched)
   with Run() as run:
     assert seen == [True]
     run.steps.train()
@@ -88,7 +89,7 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
     value = tf.get_variable('noticing', initializer=initializer)
     return losses + value, metrics
 
-  monkeypatch.setattr(towers.training.stepping.steps, 'Call', Watched)
+  monkeypatch.setattr(steps, 'Call', Watched)
   Run(num_towers=num_towers, model=noticing).session.close()
   caller, starter = found
   assert (caller == starter) == by_one

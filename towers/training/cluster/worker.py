@@ -128,8 +128,15 @@ class Worker:
     text = json.dumps(facts, sort_keys=True, default=str)
     check_alike(self.cluster, what, [json.loads(other) for other in self.share(text)], fix)
 
+  def compare_graphs(self, graph: Graph, startup: Startup) -> None:
+    """Makes sure that all workers have built the same, before they take a step together."""
+    startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')
+    self.compare('graphs', _facts_of_graph(graph),
+                 'Something in the model or the data depends on the machine: see to it that all '
+                 'workers build the same.')
 
-def facts_of_graph(graph: Any) -> Dict[str, str]:
+
+def _facts_of_graph(graph: Any) -> Dict[str, str]:
   """Returns what all workers' graphs must share: variables, collectives and the first tower."""
   with graph.as_default():
     variables = [f'{variable.op.name} {variable.shape} {variable.dtype.base_dtype.name}'

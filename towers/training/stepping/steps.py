@@ -7,48 +7,35 @@ Three callables cover a run. Each takes batches out of the staging areas and put
                          (validation on its own tower)
   validate               sums with is_validating fed, put validation
                          (validation by the switch)
-
-Their fetches are resolved once; a plain `Session.run` would resolve them again in every step.
 """
 
 import contextlib
 import functools
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, ContextManager, List, Optional, Tuple
 
 import numpy as np
 
 from tensorflow_v1 import Call, tf
+from towers.base.usage_error import UsageError
 from towers.checks.law import has_parts, judge
 from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import Snapshot
 from towers.training.settings.learning_rate import get_rate_factor
+from towers.training.stepping.calls import Calls, Update
 from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import ValidationPass
 from towers.training.stepping.votes import Votes
 from towers.training_graph import TrainingGraph
 from towers.update.guard import Diagnosis, build_diagnosis
-from towers.whole import WholeRows, flatten_rows
+from towers.whole import WholeRows
 
 # With more towers, preparing the step takes longer than starting variables, so these start on one
 # thread and leave the other cores to it.
 _FEW_TOWERS = 4
-
-
-class Update(NamedTuple):
-  """What a measured step returns besides its loss.
-
-  Attributes:
-    gradient_norm: the global norm of its gradients.
-    learning_rate: the rate that it applied.
-    summaries: what the model has made by `tf.summary` in the first tower.
-  """
-  gradient_norm: float
-  learning_rate: float
-  summaries: Sequence[bytes] = ()
 
 
 class Steps:
@@ -64,8 +51,9 @@ class Steps:
     activity: what the program is doing, in words.
     has_other_workers: whether other workers take every step as well.
     agree: see `Votes.agree`.
-    update: of the last measured step, or None.
     metrics: of the training steps, and how long they waited for input.
+    training_moved, validation_moved: whether a run of other fetches has taken batches that steps
+      or validation are still to have.
     pass_began: where a validation tower measures weights of steps ago, all variables of then, for a
       run that ends meanwhile to measure them again; else None.
   """
@@ -76,9 +64,10 @@ class Steps:
     self.plan = program.plan
     self.runs = 0
     self.activity = 'set-up'
-    self.update: Optional[Update] = None
     self.metrics = TrainingMetrics(program)
+    self.training_moved = self.validation_moved = False
     self.pass_began: Optional[Snapshot] = None
+    self._beside: Optional[ValidationPass] = None
     self.session = session
     self.program = program
     self._validation = program.validation
@@ -89,29 +78,9 @@ class Steps:
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
 
-    train = [program.gradients.loss, program.train_op, program.input_wait]
-    if program.gradients.metrics is not None:
-      train.append(program.gradients.metrics)
-    if votes is not None:
-      train.append(votes.counts)
-    self._num_fetches = len(train)
-    # The fetches of each kind of run of a training step.
-    self._fetches: Dict[str, List[Any]] = dict(train=train)
     self._accumulates = program.gradients.add_op is not None
-    if self._accumulates:
-      self._fetches['accumulate'] = [program.add_wait, program.gradients.add_op]
-    if self._validation is not None:
-      measure = [self._validation.sums, *flatten_rows(self._validation.wholes)]
-      self._num_measured = len(measure)
-      if self.has_validation_tower:
-        self._measure: Callable[[], Any] = Call(session, measure)
-        self._fetches['measure_and_train'] = measure + train
-      else:
-        switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
-        self._measure = lambda: switched(True)
-
-    self._calls = self._plain_calls = self._make_calls(self._make_call)
-    self._measured_calls: Dict[str, Callable[[], Any]] = {}
+    self._made = Calls(session, program)
+    self._num_fetches, self._calls = self._made.num_fetches, self._made.plain
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
 
@@ -136,9 +105,10 @@ class Steps:
     # TensorFlow frees Python for other threads while it runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:
       started = thread.submit(variables)
-      for name, call in list(self._plain_calls.items()):
+      calls = self._made.plain
+      for name in calls:
         if name != 'measure_and_train':  # The first validation prepares it.
-          self._plain_calls[name] = call.prepare()
+          calls[name] = calls[name].prepare()
       started.result()
 
   def _meet_towers(self):
@@ -155,7 +125,7 @@ class Steps:
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
-    self.step = step
+    self.step, self.training_moved, self._beside = step, False, None
     self.activity = 'warm-up'
     rows = self.program.feed.start(
         self.session, step=step, offset=self.plan.offset,
@@ -169,79 +139,84 @@ class Steps:
     """Starts the iterators of the validation split, and fills its staging areas."""
     if self._validation is not None:
       self._validation.feed.start(self.session)
+      self.validation_moved = False
       self.runs += 1
+
+  def move_back(self) -> None:
+    """Starts the training input again where the next step's examples begin, if it has moved."""
+    if self.training_moved:
+      self.program.feed.start(self.session, step=self.step, offset=self.plan.offset)
+      self.training_moved = False
 
   def broadcast(self) -> None:
     """Copies the chief's variables to all workers, which all call it; does nothing if alone."""
     if self.program.broadcast is not None:
       self.session.run(self.program.broadcast.all_op)
 
+  @property
+  def update(self) -> Optional[Update]:
+    """Of the last measured step, or None."""
+    return self._made.update
+
   def measure(self, is_measured: bool) -> None:
     """Sets whether the next steps also compute `update`; the program must have a gradient norm."""
     self._is_measured = is_measured
-    self._choose_calls()
+    self._calls = self._made.choose(is_measured, self._run_instead)
 
   def run_by(self, run: Optional[Callable[[List[Any]], Any]]) -> None:
     """Runs the next steps' fetches by `run(fetches)` in place of `session.run`; None undoes it."""
     self._run_instead = run
-    self._choose_calls()
+    self._calls = self._made.choose(self._is_measured, run)
 
-  def _choose_calls(self):
-    run = self._run_instead
-    if run is not None:
-      self._calls = self._make_calls(lambda fetches: lambda: run(fetches), self._is_measured)
-    elif self._is_measured:
-      # Kept, since the session takes some time to prepare another set of fetches.
-      self._measured_calls = self._measured_calls or self._make_calls(self._make_call, True)
-      self._calls = self._measured_calls
-    else:
-      self._calls = self._plain_calls
-
-  def _make_call(self, fetches):
-    return Call(self.session, fetches)
-
-  def _make_calls(self, make, is_measured=False):
-    """Returns the functions for all kinds of runs, by name, each from `make(fetches)`."""
-    calls = {}
-    for name, fetches in self._fetches.items():
-      if is_measured and name != 'accumulate':
-        calls[name] = self._with_update(make, fetches)
-      else:
-        calls[name] = make(fetches)
-    return calls
-
-  def _with_update(self, make, fetches):
-    rate = self.program.learning_rate
-    is_constant = isinstance(rate, float)
-    rates = [] if is_constant else [rate]
-    call = make([*fetches, self.program.gradient_norm, *rates, *self.program.summaries])
-
-    def run():
-      results = call()
-      norm, *found = results[len(fetches):]
-      self.update = Update(float(norm), rate if is_constant else float(found[0]),
-                           found[len(rates):])
-      return results
-
-    return run
-
-  def train(self) -> float:
+  def train(self, beside: Optional[ValidationPass] = None) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
     If the loss is finite and only its scale was too large, the step is skipped.
+
+    Args:
+      beside: a pass of which the validation tower measures the next batch meanwhile, or None.
 
     Raises:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
     if self._accumulates:
       self._accumulate_micro_batches()
-    results = self._calls['train']()
+    if beside is None:
+      results = self._calls['train']()
+    else:
+      found, count = self._calls['measure_and_train'](), self._made.num_measured
+      (sums, *rows), results = found[:count], found[count:]
+      beside.add(sums, rows)
     self._end_step(results)
     return results[0]
+
+  def take(self, beside: Optional[ValidationPass] = None) -> Tuple[float, Optional[Retried]]:
+    """Updates the weights once as `train` does; tries again where that is not finite.
+
+    Returns:
+      The loss, and None or what the second try has found: then it is done too, or has changed no
+      variable and does not count.
+    """
+    self.move_back()
+    self._beside = beside
+    try:
+      return self.train(beside), None
+    except NotFinite:
+      retried = self.retry()
+      return retried.loss, retried
+
+  def check_beside(self) -> None:
+    """Refuses by a UsageError to validate in the middle of another pass."""
+    if self._beside is not None and not self._beside.is_complete:
+      raise UsageError('The validation tower is in the middle of a pass over the validation split, '
+                       'which another would disturb: ask in on_validation, or use '
+                       'validation=switch.')
 
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split with the current weights, after `step` updates."""
     assert self._validation is not None, 'the program has no validation'
+    if self.validation_moved:
+      self.start_validation()
     if self.program.broadcast is not None and self.program.broadcast.moved_op is not None:
       self.session.run(self.program.broadcast.moved_op)
     if self._validation.snapshot_op is not None:
@@ -254,16 +229,6 @@ class Steps:
                                          shards=inputs.shards,
                                          order=inputs.plan.order(buckets=split and split.buckets)),
                           num_steps=inputs.plan.steps_per_epoch, step=step)
-
-  def train_and_validate(self, validation_pass: ValidationPass) -> float:
-    """Does the same as `train`, while the validation tower measures the next batch of the pass."""
-    if self._accumulates:
-      self._accumulate_micro_batches()
-    found = self._calls['measure_and_train']()
-    (sums, *rows), results = found[:self._num_measured], found[self._num_measured:]
-    validation_pass.add(sums, rows)
-    self._end_step(results)
-    return results[0]
 
   def _end_step(self, results):
     """Counts the last run of a step, and raises NotFinite if the guard has blocked its update."""
@@ -321,7 +286,7 @@ class Steps:
       finite.append(are_finite)
 
     self.step += bool(is_done)
-    self.update = None
+    self._made.update = None
     return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
                    self.has_other_workers, self.program.settings['wire'])
 
@@ -337,9 +302,11 @@ class Steps:
 
     Several workers always measure the whole pass, since they end it together.
     """
+    measure = self._made.measure
+    assert measure is not None, 'the program has no validation'
     with self.averaged():
       while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
-        sums, *rows = self._measure()
+        sums, *rows = measure()
         validation_pass.add(sums, rows)
         self.runs += 1
     sum_workers = self._validation and self._validation.sum_workers
