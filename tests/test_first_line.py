@@ -64,6 +64,9 @@ def build(model=model, **settings):
     (lambda: dict(validation_tower=True), 'validation_tower has nothing to measure'),
     (lambda: dict(num_towers=1, validation_tower=True, validation=EXAMPLES),
      'takes one tower for itself'),
+    (lambda: dict(validation=towers.from_arrays(FEATURES.astype(np.float64), LABELS), num_towers=3,
+                  validation_tower=True), 'component 0 is float64 in the validation split and '
+     'float32 in the training split: convert one'),
     (lambda: dict(optimizer=tf.train.AdamOptimizer), 'learning_rate is not given'),
     (lambda: dict(learning_rate=0.1), 'has no effect on an optimizer that has its own rate'),
     (lambda: dict(input_mode='all'), 'split, next, shard'),
@@ -129,6 +132,21 @@ def test_a_pair_of_losses_is_no_loss_with_its_weights():
     build(with_second(lambda losses: 2 * losses))
   build(with_second(tf.stop_gradient))
   build(with_second(lambda losses: tf.cast(losses > 0.5, tf.float32)))
+
+
+def test_validation_examples_of_another_shape_are_told_before_the_first_step(capsys):
+  build(lambda batch, is_training: tf.reduce_mean(batch[0], 1) * tf.get_variable('w', []),
+        validation=towers.from_arrays(np.zeros([4, 5], np.float32), LABELS[:4]))
+  assert ('WARNING: component 0 is [None, 5] in the validation split and [None, 4] in the training '
+          'split' in capsys.readouterr().err)
+
+
+def test_a_label_that_is_no_class_is_a_mistake_and_a_name_that_is_none_is_told():
+  with build(train=towers.from_arrays(FEATURES, LABELS + 7)).session() as session:
+    with pytest.raises(towers.UsageError, match=r'Tower \d got the label 7, .* in \[0, 2\)'):
+      session.train()
+    with pytest.raises(towers.UsageError, match='no net/MatMul:0: fetch one of tower_0/net/MatMul'):
+      session.run('net/MatMul:0')
 
 
 def test_programs_and_sessions_say_what_they_are():

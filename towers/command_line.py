@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import flags
 
+from towers.annexes import load as load_annex
 from towers.base.output import flush_streams, open_closed_streams, write_line
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import read_cluster
@@ -87,7 +88,7 @@ def _find_command(script: str) -> List[str]:
 def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[str]) -> int:
   """Does the job that a config names; returns the exit code. `command` starts the program again."""
   if config.doctor:
-    return 0 if jobs.examine() else 1
+    return 0 if load_annex('--doctor')() else 1
   if config.predict:
     check_outputs(result_file=config.result_file, report=config.report)
     jobs.predict(config)
@@ -96,7 +97,7 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
   config = config.for_worker(cluster)
   with claim(config, cluster):
     if config.autotune:
-      config = jobs.tune(config, cluster, command)
+      config = load_annex('--autotune')(config, cluster=cluster, command=command)
     set_xla(config.xla, os.environ)
     if cluster.trains_together:
       startup.limit_idleness(config.start_seconds)

@@ -18,7 +18,13 @@ from towers.base.collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
-from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
+from towers.input.feed import (
+  Feed,
+  build_batches,
+  build_feed,
+  build_switched_batches,
+  check_alike,
+)
 from towers.input.micro_batches import read_accumulate
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
@@ -188,6 +194,8 @@ class TrainingGraph:
   def _build_batches(self, validation_feed):
     """Builds the towers' batches; returns whether they train, and the switch or None without."""
     if not validation_feed or self._given.validation_tower:
+      if validation_feed:
+        check_alike(self.feed, validation_feed)
       self.batches = build_batches(self.feed)
       return True, None
     with tf.device(HOST):  # Kernels of GPUs take predicates from there.

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import os
 
+from towers.training.faults.signals import Signals
 from towers.training.keeper import Keeper
 from towers.training.loop import Loop
 from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
@@ -73,7 +74,7 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
     progress.step = step_or_die
     run.steps.start(step)
     try:
-      Loop(run.opened, progress=progress, keeper=keeper,
+      Loop(run.opened, progress=progress, keeper=keeper, signals=Signals(),
            timetable=Timetable(total_steps, on_nan=on_nan, validate_every=Interval(validate_every),
                                save_every=Interval(save_every))).run()
     except Killed:

@@ -108,7 +108,7 @@ class _Member:
     self._run = run
     self.peers = types.SimpleNamespace(explain=lambda error: None, stop=lambda: None)
 
-  def compare(self, *_):
+  def compare_graphs(self, *_):
     pass
 
   def open_session(self):

@@ -9,9 +9,11 @@ branches it would run in both, and lose a batch of the other split. Likewise a r
 split that it takes.
 """
 
+import sys
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import tf
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
@@ -114,14 +116,7 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
                     len(validation.devices), f'towers of the feed of {names[1]}',
                     fix='towers that validate in turn need both; build the feeds for the same '
                         'devices.')
-  check_same_number(len(_list_tensors(train)), f'tensors in a batch of {names[0]}',
-                    len(_list_tensors(validation)), f'in one of {names[1]}',
-                    fix='the model takes both; give both splits the same structure.')
-  for index, (one, other) in enumerate(zip(*map(_list_tensors, (train, validation)))):
-    if one.dtype != other.dtype:
-      raise UsageError(f'component {index} is {other.dtype.name} in the validation split and '
-                       f'{one.dtype.name} in the training split: convert one of them.')
-
+  check_alike(train, validation)
   taken = []
   if train.stage is None or validation.stage is None:
     # One switch for all towers, since in `split` mode one get_next serves them all.
@@ -137,6 +132,21 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
       with tf.device(device), tf.name_scope(f'switch_{tower}'):
         taken.append(_switch_staged([validation, train], tower, is_validating))
   return _from_flat(taken, [train, validation])
+
+
+def check_alike(train: Feed, validation: Feed) -> None:
+  """Refuses splits of other structures or dtypes; warns of other shapes, which a model may take."""
+  check_same_number(len(_list_tensors(train)), f'tensors in a batch of {train.inputs.name}',
+                    len(_list_tensors(validation)), f'in one of {validation.inputs.name}',
+                    fix='the model takes both; give both splits the same structure.')
+  for index, (one, other) in enumerate(zip(*map(_list_tensors, (train, validation)))):
+    if one.dtype != other.dtype:
+      raise UsageError(f'component {index} is {other.dtype.name} in the validation split and '
+                       f'{one.dtype.name} in the training split: convert one of them.')
+    if not one.shape.is_compatible_with(other.shape):
+      write_line(f'WARNING: component {index} is {other.shape.as_list()} in the validation split '
+                 f'and {one.shape.as_list()} in the training split: validation fails, unless the '
+                 'model takes both', sys.stderr)
 
 
 def _list_tensors(feed):

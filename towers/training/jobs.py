@@ -155,16 +155,6 @@ def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dic
               command=command)
 
 
-def tune(config: Config, cluster: Cluster, command: Sequence[str]) -> Config:
-  """Returns the config with the fastest settings; `command` starts the program again."""
-  return load_annex('--autotune')(config, cluster=cluster, command=command)
-
-
-def examine() -> bool:
-  """Looks at this machine; returns whether nothing is at fault."""
-  return load_annex('--doctor')()
-
-
 def predict(config: Config) -> None:
   """Writes what the model predicts of the examples that --predict gives."""
   of_run: Dict[str, Any] = {}

@@ -39,7 +39,7 @@ class Loop:
   """Trains to the last step, or until validations no longer improve."""
 
   def __init__(self, session: Session, *, timetable: Timetable, keeper: Keeper, progress: Any,
-               signals: Optional[Signals] = None, end_at: Optional[float] = None,
+               signals: Signals, end_at: Optional[float] = None,
                clock: Callable[[], float] = time.monotonic):
     """Prepares.
 
@@ -48,7 +48,7 @@ class Loop:
       timetable: when to validate and to save, and when to end.
       keeper: of the session.
       progress: shows the steps and validations.
-      signals: once its `received` is set, the run saves and exits; or None.
+      signals: once its `received` is set, the run saves and exits.
       end_at: by the clock, when all is to be validated and saved; None for any time.
       clock: returns seconds.
     """
@@ -60,9 +60,8 @@ class Loop:
     self._running: Optional[ValidationPass] = None
     self._finished: Optional[ValidationPass] = None
     self._loss: Optional[float] = None
-    self._leaves = False
-    self._stops, self._end_at = False, end_at
-    self._stopped: Optional[str] = None
+    self._end_at = end_at
+    self._stopped: Optional[str] = None  # Why the run ends before its last step.
     self._due = 0  # The next step after which something is scheduled.
     self._save_at = float('inf')
 
@@ -225,7 +224,7 @@ class Loop:
 
   def _goes_on(self):
     """Whether no signal ends the pass here; with other workers, which end it together, it waits."""
-    if self._signals is None or self._signals.received is None:
+    if self._signals.received is None:
       return True
     if self._steps.has_other_workers:
       self._signals.answer()
@@ -238,21 +237,18 @@ class Loop:
       needed = 2 * self._progress.longest_pause + self._progress.seconds_per_step()
       if self._clock() + needed >= self._end_at:
         self._stopped = 'max_seconds are over'
-    if not self._stops and self._steps.agree('stop', self._stopped is not None):
-      self._stops = True
-      self._stopped = self._stopped or 'another worker is to stop'
-    return self._stops
+    if not self._steps.agree('stop', self._stopped is not None):
+      return False
+    self._stopped = self._stopped or 'another worker is to stop'
+    return True
 
   def _is_to_leave(self):
     """Whether all workers know that one of them got a signal to exit."""
-    wants = self._signals is not None and self._signals.received is not None
-    if not self._leaves and self._steps.agree('leave', wants):
-      self._leaves = True
-    return self._leaves
+    return self._steps.agree('leave', self._signals.received is not None)
 
   def _leave_if_asked(self):
     """Saves and raises if a signal came, or if the last checkpoint could not be written."""
-    if self._signals is not None and self._is_to_leave():
+    if self._is_to_leave():
       self._signals.answer()
       step = self._keeper.save_last()
       self._signals.has_saved()

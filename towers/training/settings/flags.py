@@ -72,7 +72,7 @@ def parse_flags(arguments: Sequence[str],
       left = others([arguments[0], *left])[1:]
   except flags.Error as error:
     raise UsageError(f'{_explain(error, others)}\nFlags: python '
-                     f'{os.path.basename(arguments[0])} --helpshort, or --help for all') from None
+                     f'{_name_command(arguments[0])} --helpshort, or --help for all') from None
   if left:
     raise UsageError(f"{' '.join(left)}: not a flag. Flags begin with --, as "
                      f"--{left[0].lstrip('-')}.")
@@ -86,10 +86,16 @@ def parse_flags(arguments: Sequence[str],
                    for name, setting in SETTINGS.items()})
 
 
+def _name_command(program):
+  name = os.path.basename(program)
+  return '-m towers' if name == '__main__.py' else name
+
+
 def format_help(program: str, names: Optional[Sequence[str]] = None, width: int = 120) -> str:
   """Returns the help: flags in groups, in the order of the data path; `names` are those to show."""
+  command = _name_command(program)
   lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU.',
-                      f'usage: python {os.path.basename(program)} [--flag=value ...]']
+                      f'usage: python {command} [--flag=value ...]']
   for group, settings in GROUPS.items():
     shown = [setting for setting in settings if names is None or setting.name in names]
     lines += [f'{group}:'] if shown else []
@@ -103,7 +109,7 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
           text + _format_default(setting.default), width, initial_indent=left.ljust(_LEFT) + ' ',
           subsequent_indent=' ' * (_LEFT + 1))
   if names is not None:
-    lines.append(f'all flags: python {os.path.basename(program)} --help')
+    lines.append(f'all flags: python {command} --help')
   return '\n'.join(lines)
 
 

@@ -1,11 +1,13 @@
 """Which batches a run of any fetches takes, so that a session puts as many back."""
 
+import difflib
 from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input.pipeline import GET_NEXTS
+from towers.placement.patterns import shorten
 from towers.training_graph import TrainingGraph
 
 # Ops that take a batch from an iterator or a staging area, or put one there.
@@ -55,8 +57,19 @@ class BatchFinder:
 
 def _list_ops(graph: tf.Graph, fetches: Any) -> Any:
   """Returns the ops of any structure of tensors, ops and names of a graph."""
-  return [getattr(element, 'op', element) for element in map(
-      graph.as_graph_element, tf.nest.flatten(fetches, expand_composites=True))]
+  ops = []
+  for fetch in tf.nest.flatten(fetches, expand_composites=True):
+    try:
+      element = graph.as_graph_element(fetch)
+    except KeyError:
+      names = [op.name for op in graph.get_operations()]
+      tail = '/' + str(fetch).split(':')[0]
+      alike = [name for name in names if name.endswith(tail)] or difflib.get_close_matches(
+          tail, names)
+      raise UsageError(f'The program has no {fetch}: fetch one of '
+                       f"{shorten(alike or names)}.") from None
+    ops.append(getattr(element, 'op', element))
+  return ops
 
 
 def _find_taken(program: TrainingGraph, needed: Set[tf.Operation]) -> BatchesTaken:

@@ -3,14 +3,16 @@
   OutOfRangeError, NotFoundError,
   InvalidArgumentError … from an iterator   ─► the split and the towers it feeds
   a staging area out of balance             ─► the tower, and what to call instead
+  a label that is no class                  ─► the label, and how many classes there are
   out of memory                             ─► device, shape, examples, what to try
   anything else                             ─► the op, and its tower if it is in one
 """
 
 import re
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Union
 
 from towers.base.reason import find_reason
+from towers.base.usage_error import UsageError
 from towers.graph.sizes import format_bytes
 from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS
@@ -24,10 +26,11 @@ _BYTES = {'double': 8, 'int64': 8, 'half': 2, 'bfloat16': 2, 'bool': 1, 'uint8':
 # The check of an area whose balance a run of the user's own has disturbed, see `staging`.
 _STARVED = re.compile(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches')
 _UNEQUAL = re.compile('Cannot (batch tensors with different shapes|add tensor to the batch)')
+_LABEL = re.compile(r'label value of (-?\d+) which is outside the valid range of (\[.*?\))')
 _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')
 
 
-def explain(error: Exception, steps: Steps) -> RunError:
+def explain(error: Exception, steps: Steps) -> Union[RunError, UsageError]:
   """Returns the error of a step in words for the user."""
   program = steps.program
   text = getattr(error, 'message', None) or str(error)
@@ -51,8 +54,12 @@ def explain(error: Exception, steps: Steps) -> RunError:
                       'the data, and start the run again to resume from there.')
   for node in NODE.findall(text):
     tower = re.match(r'tower_(\d+)/', node)
+    label = _LABEL.search(cause)
+    if tower and label:
+      return UsageError(f'Tower {tower[1]} got the label {label[1]}, and its model knows those in '
+                        f'{label[2]}: correct the labels, or give the model more classes.')
     if tower:
-      return RunError(f'Tower {tower.group(1)} failed {when}, in the op {node}: {cause}')
+      return RunError(f'Tower {tower[1]} failed {when}, in the op {node}: {cause}')
   return RunError(f'The run failed {when}: {cause}')
 
 

@@ -197,7 +197,8 @@ class Steps:
       The loss, and None or what the second try has found: then it is done too, or has changed no
       variable and does not count.
     """
-    self.move_back()
+    if self.training_moved:
+      self.move_back()
     self._beside = beside
     try:
       return self.train(beside), None

@@ -18,7 +18,8 @@ class Votes:
   def agree(self, request: str, wants: bool) -> bool:
     """Casts this worker's vote; returns whether any worker has voted for the request.
 
-    With several workers, votes count once a step has exchanged them, this worker's included.
+    With several workers, votes count once a step has exchanged them, this worker's included: once
+    for 'save', and for good for those that end the run.
 
     Args:
       request: one of `all_reduce.VOTES`.
@@ -26,7 +27,8 @@ class Votes:
     """
     if self._votes is None:
       return wants
-    is_agreed, self._agreed[request] = self._agreed[request], False
+    is_agreed = self._agreed[request]
+    self._agreed[request] = is_agreed and request != 'save'
     wants = wants and not is_agreed  # A request that passed needs no vote any more.
     if wants != self._own[request]:
       self._own[request] = wants
@@ -44,4 +46,5 @@ class Votes:
       raise RunError(f'The workers are not at the same step: this one has done {step}. One of '
                      'them was started again alone, or from other checkpoints. This step has '
                      'updated and saved nothing: end all workers, and start all of them again.')
-    self._agreed = {name: count > 0 for name, count in zip(VOTES, counts)}
+    for name, count in zip(VOTES, counts):
+      self._agreed[name] |= bool(count > 0)
