@@ -102,23 +102,6 @@ def test_a_package_that_is_not_there_is_named():
 
 
 @pytest.mark.nightly
-def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
-  folder = f"--checkpoint_dir={tmp_path / 'checkpoints'}"
-  whole = result_here(tmp_path, *QUICK)
-  result_here(tmp_path, folder, *(QUICK + ['--steps=21']))
-  # The other process gets only the checkpoint.
-  resumed, done = run_with_result(tmp_path, folder, *QUICK)
-  assert 'resumed from' in done.stdout and '21 of 45 steps are done' in done.stdout
-  for key in ('global_step', 'examples_seen', 'train_loss', 'validation_loss'):
-    assert resumed[key] == whole[key]
-  capfd.readouterr()
-  assert run_here(folder, *(QUICK + ['--batch_size=50'])) == 2
-  assert 'batch_size=50' in capfd.readouterr().err
-  assert run_here(folder, *(QUICK + ['--model=lenet'])) == 2
-  assert 'another model' in capfd.readouterr().err
-
-
-@pytest.mark.nightly
 def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
   flags = ['--deterministic', '--input_mode=next', '--num_gpus=3', '--model=lenet', '--steps=10']
   first, _ = run_with_result(tmp_path, *flags)

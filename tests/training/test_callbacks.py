@@ -141,43 +141,35 @@ def test_metrics_are_those_since_the_validation_before():
   assert result['train_loss'] == losses.losses[-1]
 
 
-@pytest.mark.nightly(but='on_validation-settings1')
-@pytest.mark.parametrize('when, settings', [
+def fail(*_):
+  raise KeyError('mine')
+
+
+@pytest.mark.nightly(but=['on_validation-settings1', 'metric-settings3'])
+@pytest.mark.parametrize('what, settings', [
     ('on_step', dict()), ('on_validation', dict()),
-    ('on_step', dict(validation_tower=True, num_towers=3))])
-def test_an_exception_ends_the_run_once_the_step_is_saved(when, settings, tmp_path):
-  def fail(run):
-    raise KeyError('mine')
+    ('on_step', dict(validation_tower=True, num_towers=3)),
+    ('metric', dict()), ('metric', dict(validation_tower=True, num_towers=3))])
+def test_what_fails_of_the_users_ends_the_run_once_the_step_is_saved(
+    what, settings, tmp_path, monkeypatch):
+  def measure_by(function):
+    if what == 'metric':
+      monkeypatch.setitem(globals(), 'model', lambda batch, is_training: (
+          small.model(batch, is_training)[0], {'whole': towers.Whole(function, [batch[1]])}))
 
+  measure_by(np.sum)
   _, of_whole = train(tmp_path / 'whole', settings=settings)
+  measure_by(fail)
+  fails = None if what == 'metric' else Acts(fail, 8 if what == 'on_validation' else 7, what)
   with pytest.raises(KeyError, match='mine'):
-    train(tmp_path / 'parts', Acts(fail, 8 if when == 'on_validation' else 7, when), settings)
+    train(tmp_path / 'parts', fails, settings)
   # A pass of a validation tower begins again where it began.
-  assert list_steps(str(tmp_path / 'parts'))[0] in (7, 8)
+  saved = list_steps(str(tmp_path / 'parts'))[0]
+  assert saved == 4 if what == 'metric' else saved in (7, 8)
+  measure_by(np.sum)
   _, rest = train(tmp_path / 'parts', settings=settings)
-  assert len(rest.losses) <= 5 and rest.losses == of_whole.losses[-len(rest.losses):]
-  assert_same(read(tmp_path / 'parts'), read(tmp_path / 'whole'))
-
-
-@pytest.mark.nightly(but='settings0')
-@pytest.mark.parametrize('settings', [dict(), dict(validation_tower=True, num_towers=3)])
-def test_a_metric_that_fails_ends_the_run_once_the_step_is_saved(settings, tmp_path, monkeypatch):
-  def fail(labels):
-    raise KeyError('mine')
-
-  def measured_by(function):
-    return lambda batch, is_training: (
-        small.model(batch, is_training)[0], {'whole': towers.Whole(function, [batch[1]])})
-
-  monkeypatch.setitem(globals(), 'model', measured_by(np.sum))
-  _, of_whole = train(tmp_path / 'whole', settings=settings)
-  monkeypatch.setitem(globals(), 'model', measured_by(fail))
-  with pytest.raises(KeyError, match='mine'):
-    train(tmp_path / 'parts', settings=settings)
-  assert list_steps(str(tmp_path / 'parts'))[0] == 4
-  monkeypatch.setitem(globals(), 'model', measured_by(np.sum))
-  _, rest = train(tmp_path / 'parts', settings=settings)
-  assert rest.losses == of_whole.losses[4:]
+  count = len(rest.losses)
+  assert count <= STEPS - saved + 1 and rest.losses == of_whole.losses[-count:]
   assert_same(read(tmp_path / 'parts'), read(tmp_path / 'whole'))
 
 

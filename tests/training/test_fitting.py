@@ -4,7 +4,6 @@ Nothing is lost, taken twice or updated by half, whichever op of a step fails.
 """
 
 import functools
-import json
 import re
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from towers.base.usage_error import UsageError
 from towers.input.micro_batches import find_fitting, find_more
 from towers.input.plan import Plan, build_plan
 from towers.training.faults.signals import Interrupted
-from towers.training.fitting import ROOM, recall_most, remember_most, take_in_more
+from towers.training.fitting import recall_most, remember_most, take_in_more
 from towers.training.stepping.out_of_memory import has_changed_nothing, is_out_of_memory
 from towers.training.stepping.steps import Steps
 
@@ -124,15 +123,21 @@ def later(at, most=3):
   return lacks
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize('kind', [
-    pytest.param(dict(), id='switch'),
-    pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.nightly),
-    pytest.param(dict(variables='replicated'), id='replicated', marks=pytest.mark.nightly),
-    pytest.param(dict(accumulate='auto', average_weights=0.9), id='averages',
-                 marks=pytest.mark.nightly)])
-def test_a_later_step_is_taken_again_and_no_other(kind, tmp_path):
-  found = train(build(short_of_memory(later(at=10)), **kind), tmp_path)
+def in_validation(count, trains):
+  return not trains and count > 3
+
+
+ASIDE, AVERAGES = dict(validation_tower=True, num_towers=3), dict(average_weights=0.9)
+
+
+@pytest.mark.nightly(but=['a later step-kind0', 'validation-kind0'])
+@pytest.mark.parametrize('lacks, kind', [
+    *[pytest.param(lambda: later(at=10), kind, id=f'a later step-kind{index}') for index, kind in
+      enumerate([{}, ASIDE, dict(variables='replicated'), AVERAGES])],
+    *[pytest.param(lambda: in_validation, kind, id=f'validation-kind{index}') for index, kind in
+      enumerate([{}, ASIDE, AVERAGES])]])
+def test_what_does_not_fit_is_taken_again_and_no_other_step(lacks, kind, tmp_path):
+  found = train(build(short_of_memory(lacks()), **kind), tmp_path)
   assert_same_end(found, undisturbed(kind.get('average_weights')))
   assert found[0].rewinds == []
 
@@ -185,18 +190,6 @@ def test_half_an_update_is_undone_by_going_back_to_the_last_checkpoint(
   assert 'goes on from the last checkpoint' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('kind', [
-    pytest.param(dict(), id='switch'),
-    pytest.param(dict(average_weights=0.9), id='averages', marks=pytest.mark.nightly),
-    pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.nightly)])
-def test_a_validation_that_does_not_fit_is_taken_again(kind, tmp_path):
-  def lacks(count, trains):
-    return not trains and count > 3
-
-  found = train(build(short_of_memory(lacks), **kind), tmp_path)
-  assert_same_end(found, undisturbed(kind.get('average_weights')))
-
-
 @pytest.mark.parametrize('num_towers, expected', [(2, 2), pytest.param(
     1, 4, marks=pytest.mark.nightly), pytest.param(4, 1, marks=pytest.mark.nightly)])
 def test_a_resumed_run_remembers_what_fits_in_any_shape(num_towers, expected, tmp_path, capsys):
@@ -212,17 +205,6 @@ def test_a_resumed_run_remembers_what_fits_in_any_shape(num_towers, expected, tm
   share = -(-BATCH // expected // num_towers)
   assert share in calls and max(calls) <= 2 * share
   assert f'a step takes {expected} micro-batch' in capsys.readouterr().out
-
-
-def test_what_is_remembered_may_be_damaged(tmp_path, capsys):
-  assert recall_most(str(tmp_path)) is None
-  remember_most(str(tmp_path / 'new'), 7)
-  assert recall_most(str(tmp_path / 'new')) == 7
-  for text in ('{', json.dumps({'examples': 3}), '[]',
-               json.dumps({'checksum': 5, 'examples_per_tower': 3})):
-    (tmp_path / ROOM).write_text(text)
-    assert recall_most(str(tmp_path)) is None
-    assert 'WARNING' in capsys.readouterr().out
 
 
 @pytest.mark.nightly
@@ -262,15 +244,9 @@ def test_a_session_says_what_to_build_and_has_changed_nothing():
         before = session.run(tf.global_variables())
         session.train()
     after = session.run(tf.global_variables())
-  assert caught.value.accumulate == 2 and caught.value.step == session_step(before, program)
+    assert caught.value.accumulate == 2 and caught.value.step == session.step
   for one, other in zip(before, after):
     np.testing.assert_array_equal(one, other)
-
-
-def session_step(values, program):
-  with program.graph.as_default():
-    names = [variable.op.name for variable in tf.global_variables()]
-  return values[names.index('global_step')]
 
 
 @pytest.mark.parametrize('accumulate', ['many', True, 2.0])

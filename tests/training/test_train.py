@@ -105,6 +105,7 @@ def test_it_takes_the_steps_of_a_session(tmp_path, capsys):
     pytest.param(dict(), id='plain', marks=pytest.mark.nightly),
     pytest.param(dict(validation=False, accumulate=2), id='accumulate', marks=pytest.mark.nightly),
     pytest.param(dict(precision='mixed'), id='mixed', marks=pytest.mark.nightly),
+    pytest.param(dict(input_mode='next', staging_depth=2), id='next', marks=pytest.mark.nightly),
     pytest.param(dict(variables='replicated', input_mode='shard'), id='replicated')])
 def test_a_run_that_is_resumed_ends_to_the_bit_as_one_that_was_not(settings, tmp_path):
   def train(steps, folder):

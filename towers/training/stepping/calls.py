@@ -30,6 +30,7 @@ class Calls:
   """Makes the runs of a program's training steps.
 
   Attributes:
+    fetches: of each run, by its name.
     num_fetches: of a run that updates.
     num_measured: of a run that measures a validation batch.
     plain: the runs by name: 'train', with accumulation 'accumulate' for each micro-batch before,
@@ -49,21 +50,21 @@ class Calls:
     if gradients.votes is not None:
       train.append(gradients.votes.counts)
     self.num_fetches = len(train)
-    self._fetches: Dict[str, List[Any]] = dict(train=train)
+    self.fetches: Dict[str, List[Any]] = dict(train=train)
     if gradients.add_op is not None:
-      self._fetches['accumulate'] = [program.add_wait, gradients.add_op]
+      self.fetches['accumulate'] = [program.add_wait, gradients.add_op]
     self.measure: Optional[Callable[[], Any]] = None
     if validation is not None:
       measured = [validation.sums, *flatten_rows(validation.wholes)]
       self.num_measured = len(measured)
       if validation.is_validating is None:
         self.measure = Call(session, measured)
-        self._fetches['measure_and_train'] = measured + train
+        self.fetches['measure_and_train'] = measured + train
       else:
         switched = session.make_callable(measured, feed_list=[validation.is_validating])
         self.measure = lambda: switched(True)
     self.plain: Dict[str, Any] = {
-        name: Call(session, fetches) for name, fetches in self._fetches.items()}
+        name: Call(session, fetches) for name, fetches in self.fetches.items()}
     self._measured: Dict[str, Callable[[], Any]] = {}
 
   def choose(self, is_measured: bool,
@@ -80,7 +81,7 @@ class Calls:
 
   def _make(self, make: Make, is_measured: bool) -> Dict[str, Callable[[], Any]]:
     return {name: self._with_update(make, fetches) if is_measured and name != 'accumulate' else
-            make(fetches) for name, fetches in self._fetches.items()}
+            make(fetches) for name, fetches in self.fetches.items()}
 
   def _with_update(self, make, fetches):
     program, rate = self._program, self._program.learning_rate
