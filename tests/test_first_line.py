@@ -38,10 +38,9 @@ def build(model=model, **settings):
      'train is a DataSet, not towers.Examples: write train=data_set.train.'),
     (lambda: dict(validation=(FEATURES, LABELS)), 'write validation=towers.from_arrays('),
     (lambda: dict(optimizer='adam'), "optimizer is 'adam', and towers.Program takes a "
-     'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or a function'),
+     'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or another of tf.train'),
     (lambda: dict(optimizer=load_keras().optimizers.SGD(0.1)),
-     'optimizer is a SGD, and towers.Program takes a tf.train.Optimizer: write '
-     'optimizer=tf.train.MomentumOptimizer(0.05, 0.9)'),
+     'optimizer is a SGD, and towers.Program takes a tf.train.Optimizer: write '),
     (lambda: dict(model=load_keras().Sequential([])),
      'model is a Sequential, and every tower needs its losses: give towers.KerasModel('),
     (lambda: dict(model='resnet50'), "model is 'resnet50': give a function of a batch and"),
@@ -137,7 +136,7 @@ def test_a_pair_of_losses_is_no_loss_with_its_weights():
 def test_validation_examples_of_another_shape_are_told_before_the_first_step(capsys):
   build(lambda batch, is_training: tf.reduce_mean(batch[0], 1) * tf.get_variable('w', []),
         validation=towers.from_arrays(np.zeros([4, 5], np.float32), LABELS[:4]))
-  assert ('WARNING: component 0 is [None, 5] in the validation split and [None, 4] in the training '
+  assert ('WARNING: component 0 has the shape [5] in the validation split and [4] in the training '
           'split' in capsys.readouterr().err)
 
 

@@ -107,20 +107,8 @@ def check_optimizer(optimizer: Any) -> None:
     if isinstance(one, Optimizer) or (callable(one) and not _is_of_keras(one)):
       continue
     raise UsageError(f'optimizer is {describe(one)}, and towers.Program takes a '
-                     f'tf.train.Optimizer: write optimizer=tf.train.{_find_alike(one)}, or a '
-                     'function that makes one from the learning rate.')
-
-
-def _find_alike(optimizer):
-  """Returns the optimizer of TensorFlow 1 that is named alike, with a usual rate."""
-  name = (optimizer if isinstance(optimizer, str) else
-          getattr(optimizer, '__name__', type(optimizer).__name__)).lower()
-  for word, line in (('rms', 'RMSPropOptimizer(1e-3)'), ('adagrad', 'AdagradOptimizer(1e-2)'),
-                     ('adadelta', 'AdadeltaOptimizer(1.0)'), ('ftrl', 'FtrlOptimizer(1e-2)'),
-                     ('sgd', 'MomentumOptimizer(0.05, 0.9)')):
-    if word in name:
-      return line
-  return 'AdamOptimizer(1e-3)'
+                     'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or another '
+                     'of tf.train, or a function that makes one from the learning rate.')
 
 
 def _is_of_keras(thing):

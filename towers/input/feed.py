@@ -143,10 +143,11 @@ def check_alike(train: Feed, validation: Feed) -> None:
     if one.dtype != other.dtype:
       raise UsageError(f'component {index} is {other.dtype.name} in the validation split and '
                        f'{one.dtype.name} in the training split: convert one of them.')
-    if not one.shape.is_compatible_with(other.shape):
-      write_line(f'WARNING: component {index} is {other.shape.as_list()} in the validation split '
-                 f'and {one.shape.as_list()} in the training split: validation fails, unless the '
-                 'model takes both', sys.stderr)
+    shape, other_shape = one.shape[1:], other.shape[1:]
+    if not shape.is_compatible_with(other_shape):
+      write_line(f'WARNING: component {index} has the shape {other_shape.as_list()} in the '
+                 f'validation split and {shape.as_list()} in the training split: validation fails, '
+                 'unless the model takes both', sys.stderr)
 
 
 def _list_tensors(feed):

@@ -46,40 +46,36 @@ def test_a_phase_that_fails_leaves_no_thread_and_no_line():
   assert 'startup' not in [thread.name for thread in threading.enumerate()]
 
 
-@pytest.mark.parametrize('is_lifted', [False, True])
-def test_a_start_with_a_limit_says_what_does_not_end_unless_the_limit_is_lifted(is_lifted):
-  late = []
-  with Startup(time.monotonic(), stream=io.StringIO(), beat_seconds=0.02,
-               on_late=late.append) as startup:
-    startup.limit(0.2)
-    startup.begin('graph', 'building the graph')
-    time.sleep(0.1)
-    assert not late
-    if is_lifted:
-      startup.limit(None)
-    time.sleep(0.3)
-  assert [reason.startswith('building the graph does not end: not all workers are ready to train '
-                            '0.2 s (start_seconds)') for reason in late] == [True] * (not is_lifted)
+LATE = ('the graph does not end: not all workers are ready to train 0.2 s (start_seconds)', 75)
+IDLE = ('This worker has done nothing for 0.2 s (start_seconds), and the others wait for it. It is '
+        "still at 'graph'", 3)
 
 
-@pytest.mark.parametrize('kind', ['idle', 'busy', 'unlimited'])
-def test_a_start_that_does_nothing_for_long_ends_and_one_that_works_does_not(kind):
-  idle, is_told = [], threading.Event()
+@pytest.mark.parametrize('limits, cpu_seconds, expected', [
+    (['limit'], 0.001, [LATE]), (['limit', None], 0.001, []),
+    (['limit_idleness'], 0.001, [IDLE]), (['limit_idleness', None], 0.001, []),
+    (['limit_idleness'], 1.5, [])], ids=['late', 'late, lifted', 'idle', 'idle, lifted', 'busy'])
+def test_a_start_that_takes_too_long_or_does_nothing_ends_unless_the_limit_is_lifted(
+    limits, cpu_seconds, expected):
+  ended, is_told, seconds = [], threading.Event(), itertools.count(0, cpu_seconds)
 
-  def on_idle(reason):
-    idle.append(reason)
+  def end(reason, code):
+    ended.append((reason, code))
     is_told.set()
 
-  cpu_seconds = itertools.count(0, 1.5 if kind == 'busy' else 0.001)
-  with Startup(time.monotonic(), stream=io.StringIO(), beat_seconds=0.02, on_late=on_idle,
-               on_idle=on_idle, cpu_clock=lambda: next(cpu_seconds)) as startup:
-    startup.limit_idleness(0.2)
-    if kind == 'unlimited':
-      startup.limit_idleness(None)
-    is_told.wait(30 if kind == 'idle' else 0.5)
-  assert [reason.startswith("This worker has done nothing for 0.2 s (start_seconds), and the "
-                            "others wait for it. It is still at 'packages and files'")
-          for reason in idle] == [True] * (kind == 'idle')
+  name, *lifts = limits
+  with Startup(time.monotonic(), stream=io.StringIO(), beat_seconds=0.02, end=end,
+               cpu_clock=lambda: next(seconds)) as startup:
+    startup.begin('graph', 'the graph')
+    getattr(startup, name)(0.2)
+    time.sleep(0.1)
+    assert not ended
+    for lift in lifts:
+      getattr(startup, name)(lift)
+    is_told.wait(30 if expected else 0.5)
+  assert len(ended) == len(expected)
+  for (reason, code), (start, expected_code) in zip(ended, expected):
+    assert reason.startswith(start) and code == expected_code
 
 
 def test_ops_are_counted_by_tower():

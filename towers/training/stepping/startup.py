@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, Optional, Union
 
 from towers.base.output import write_line
-from towers.training.faults.run_error import WorkerGone, end_process
+from towers.training.faults.run_error import RunError, WorkerGone, end_process
 
 _BEAT_SECONDS = 5.0
 # A process that has not used so much CPU time in the limit hangs. The beat itself uses far less.
@@ -29,8 +29,7 @@ class Startup:
   """
 
   def __init__(self, started: float, *, stream: Any = None, beat_seconds: float = _BEAT_SECONDS,
-               on_late: Optional[Callable[[str], Any]] = None,
-               on_idle: Callable[[str], Any] = end_process,
+               end: Callable[[str, int], Any] = end_process,
                cpu_clock: Callable[[], float] = time.process_time):
     """Begins with the phase 'packages and files', which is silent.
 
@@ -38,10 +37,7 @@ class Startup:
       started: time.monotonic() when the process began.
       stream: to write to; None for sys.stdout.
       beat_seconds: how long a phase stays silent, and then the time between two lines.
-      on_late: called with the reason when the time is over, in a thread; None writes it and ends
-        the process with code 75.
-      on_idle: the same when the process has done nothing for too long, by default with code 3: none
-        of the other workers is to blame.
+      end: called in a thread with the reason and an exit code when the time is over.
       cpu_clock: CPU seconds of this process.
     """
     self.seconds: Dict[str, float] = {}
@@ -52,10 +48,9 @@ class Startup:
     self._count_ops: Optional[Callable[[], int]] = None
     self._stream = stream
     self._beat_seconds = beat_seconds
-    self._on_late = on_late or (lambda reason: end_process(reason, WorkerGone.exit_code))
+    self._end = end
     self._limit_seconds: Optional[float] = None
     self._limited_since = 0.0
-    self._on_idle = on_idle
     self._cpu_clock = cpu_clock
     self._idle_limit: Optional[float] = None
     self._idle_since = self._cpu_seconds = 0.0
@@ -136,14 +131,15 @@ class Startup:
         now = time.monotonic()
         doing = self._doing() if callable(self._doing) else self._doing
         if self._limit_seconds is not None and now - self._limited_since >= self._limit_seconds:
-          self._on_late(
+          self._end(
               f'{doing} does not end: not all workers are ready to train {self._limit_seconds:g} s '
               '(start_seconds) after they had met. This one hangs, or waits for one that does and '
-              'says so. Start all workers again; raise start_seconds if they need longer.')
+              'says so. Start all workers again; raise start_seconds if they need longer.',
+              WorkerGone.exit_code)
           return
         idleness = self._find_idleness(now)
-        if idleness:
-          self._on_idle(idleness)
+        if idleness:  # None of the other workers is to blame.
+          self._end(idleness, RunError.exit_code)
           return
         if doing and now - self._phase_started >= self._beat_seconds:
           so_far = '' if self._count_ops is None else f', {self._count_ops():,} ops so far'
