@@ -43,30 +43,23 @@ def test_the_judge_accepts_lives_that_together_are_one():
   judge.compare(found._replace(validations=[]), expected, is_exact=True, history=False)
 
 
-@pytest.mark.parametrize('notes', [
-    changed(0, ['train', '0', 'tower_0', '3']),            # An example is left out,
-    changed(0, ['train', '0', 'tower_0', '3', '1', '2']),  # is taken twice,
-    changed(4, ['train', '1', 'tower_0', '5', '7']),       # or in place of another.
-    changed(2, ['loss', '1', (0.5 + 1e-5).hex()]),
-    changed(3, ['validate', '1', 'tower_0', *map(str, range(1001, 1031))]),
-    changed(3, ['validate', '1', 'tower_0', '1001', *map(str, range(1001, 1032))]),
-    NOTES[:4],                                             # The last step is missing.
-])
-def test_the_judge_sees_every_example_and_loss(notes):
+@pytest.mark.parametrize('notes, changes', [
+    *[(notes, {}) for notes in (
+        changed(0, ['train', '0', 'tower_0', '3']),            # An example is left out,
+        changed(0, ['train', '0', 'tower_0', '3', '1', '2']),  # is taken twice,
+        changed(4, ['train', '1', 'tower_0', '5', '7']),       # or in place of another.
+        changed(2, ['loss', '1', (0.5 + 1e-5).hex()]),
+        changed(3, ['validate', '1', 'tower_0', *map(str, range(1001, 1031))]),
+        changed(3, ['validate', '1', 'tower_0', '1001', *map(str, range(1001, 1032))]),
+        NOTES[:4])],                                           # The last step is missing.
+    *[(NOTES, changes) for changes in (
+        dict(weight=1 + 1e-5), dict(rows=[]), dict(rows=[{'step': 1, 'loss': 0.6}]),
+        dict(rows=[{'step': 1, 'loss': 0.5}] * 2), dict(weight=float('nan')))]])
+def test_the_judge_sees_every_example_loss_and_weight_and_the_history(notes, changes):
   expected = outcome([read(NOTES)])
   with pytest.raises(Lost):
-    judge.compare(outcome([read(notes)], expected, is_exact=False), expected, is_exact=False,
-                  history=True)
-
-
-@pytest.mark.parametrize('changes', [
-    dict(weight=1 + 1e-5), dict(rows=[]), dict(rows=[{'step': 1, 'loss': 0.6}]),
-    dict(rows=[{'step': 1, 'loss': 0.5}] * 2), dict(weight=float('nan'))])
-def test_the_judge_sees_weights_and_history(changes):
-  expected = outcome([read(NOTES)])
-  with pytest.raises(Lost):
-    judge.compare(outcome([read(NOTES)], expected, **changes), expected, is_exact=False,
-                  history=True)
+    judge.compare(outcome([read(notes)], expected, is_exact=False, **changes), expected,
+                  is_exact=False, history=True)
 
 
 def test_the_same_seed_draws_the_same_faults():
