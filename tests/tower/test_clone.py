@@ -1,20 +1,27 @@
-"""Clones: a cloned tower is the tower that the model would have built, to the bit, in every graph
-it is part of.
+"""Clones: a cloned tower is the tower that the model would have built, to the bit and on the same
+devices, in every graph it is part of, whatever things are called. What cannot be one is said.
 """
 
-import functools
+import logging
 import re
+from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 import pytest
 
 import models
+import towers
 from tensorflow_v1 import tf
+from tests.checks.zoo import ZOO
+from tests.checks.zoo.parts import XY
 from tests.harness import small
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
+from towers.data import load_synthetic
 from towers.tower.batch_norm_layer import batch_norm
+from towers.training.stepping import steps
 
+IS_1 = tf.__version__.startswith('1.')
 NUM_STEPS = 3
 
 
@@ -41,10 +48,9 @@ def rich_model(batch, is_training):
   return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
 
 
-def outcome(build, **settings):
-  """Returns all that a run shows: losses, metrics, weights of all kinds, and the ops of each tower.
-  """
-  with Run(model=settings.pop('model', rich_model), tower_build=build, **settings) as run:
+def outcome(build, model=rich_model, **settings):
+  """Returns all that a run shows: losses, metrics, variables of all kinds, and the graph."""
+  with Run(model=model, tower_build=build, **settings) as run:
     losses = [run.train() for _ in range(NUM_STEPS)]
     metrics = run.validate()
     losses += [run.train()]
@@ -68,39 +74,30 @@ def towers_of(graph, num_towers):
            if op.name.startswith(f'tower_{tower}/')} for tower in range(num_towers)]
 
 
-GRID = small.covering_grid(small.MODES, small.TOWERS, ('first', 'mean', 'sync'))
+GRID = [point for point in enumerate(small.covering_grid(
+    small.MODES, (1, 2, 3, 4, 8), ('first', 'mean', 'sync'))) if point[1][1] in (2, 3, 8)]
 
 
-def points():
-  """The grid: one tower has no clone, and four are as two."""
-  for index, point in enumerate(GRID):
-    is_quick = point == ('shard', 2, 'first')
-    if point[1] in (2, 3, 8):
-      yield pytest.param(index, id='-'.join(map(str, point)),
-                         marks=[] if is_quick else [pytest.mark.nightly])
-
-
-@pytest.mark.parametrize('index', points())
-def test_clones_are_the_towers_that_the_model_would_build(index):
-  mode, num_towers, kind = GRID[index]
+@pytest.mark.nightly(but='shard-2-first')
+@pytest.mark.parametrize('index, point', GRID, ids=['-'.join(map(str, point)) for _, point in GRID])
+def test_clones_are_the_towers_that_the_model_would_build(index, point):
+  mode, num_towers, kind = point
   settings = dict(mode=mode, num_towers=num_towers, batch_norm=kind, depth=index % 3,
-                  train=small.random_examples(
-                      (13, 16, 17)[index % 3]), placement=small.PLACEMENTS[index % 3],
+                  train=small.random_examples((13, 16, 17)[index % 3]),
+                  placement=small.PLACEMENTS[index % 3],
                   accumulate=2 if index % 4 in (1, 2) and num_towers < 8 else 1)
   cloned, built = outcome('clone', **settings), outcome('reuse', **settings)
   assert_same(cloned, built)
-  for clones, towers in zip(towers_of(cloned[3], num_towers), towers_of(built[3], num_towers)):
-    assert 20 < len(clones) <= len(towers)
+  for clones, models_own in zip(*[towers_of(graph, num_towers) for *_, graph in (cloned, built)]):
+    assert 20 < len(clones) <= len(models_own)
     for name, op in clones.items():
-      if name not in towers:
-        name = re.sub(r'/[0-9]+(/[a-z]+_*)?$', '', name)
-        assert op.type in ('Const', 'Shape', 'StridedSlice', 'Pack'), name
-        assert towers[name].type in ('Shape', 'ShapeN') and op.device == towers[name].device, name
-        continue
-      assert (op.type, op.device) == (towers[name].type, towers[name].device), name
+      is_shape = name not in models_own
+      own = models_own[re.sub(r'/[0-9]+(/[a-z]+_*)?$', '', name) if is_shape else name]
+      assert op.device == own.device, name
+      assert own.type in ('Shape', 'ShapeN') and op.type in (
+          'Const', 'Shape', 'StridedSlice', 'Pack') if is_shape else op.type == own.type, name
   kept = [op for op in cloned[3].get_operations() if op.name.endswith('/rows')]
-  assert len(kept) == num_towers
-  assert {op.device for op in kept} == {'/device:CPU:0'}
+  assert len(kept) == num_towers and {op.device for op in kept} == {'/device:CPU:0'}
   assert len(cloned[3].get_collection('seen')) == num_towers
 
 
@@ -142,61 +139,18 @@ def test_a_tower_is_cloned_from_one_of_its_own_sizes():
   assert_same(cloned, outcome('reuse', **settings))
 
 
-@functools.lru_cache(maxsize=None)
-def image_run(name, build):
-  from towers.data import load_synthetic
-  data_set = load_synthetic(num_train=10, num_validation=6)
-  return Run(model=models.build_classifier(name, num_classes=10), num_towers=2,
-             train=data_set.train, batch_size=4, validation=data_set.validation,
-             tower_build=build, learning_rate=0.01)
-
-
-def image_outcome(name, build):
-  with image_run(name, build) as run:
-    losses = [run.train() for _ in range(3)]
-    return losses, run.validate(), run.weights()
-
-
-def count_ops(name, build):
-  run = image_run(name, build)
-  run.session.close()
-  return len(run.graph.get_operations())
-
-
 @pytest.mark.nightly(but='lenet')
-@pytest.mark.parametrize('name', [
-    'lenet', 'convnet', pytest.param('resnet20', marks=pytest.mark.nightly)])
+@pytest.mark.parametrize('name', ['lenet', 'convnet', 'resnet20'])
 def test_models_of_the_project_clone(name):
-  assert_same(image_outcome(name, 'clone'), image_outcome(name, 'reuse'))
-  clone, built = [towers_of(image_run(name, build).graph, 2)[1] for build in ('clone', 'reuse')]
-  shapes = [sum(op.type in ('Shape', 'ShapeN') for op in tower.values())
-            for tower in (clone, built)]
+  data = load_synthetic(num_train=10, num_validation=6)
+  clone, built = [outcome(
+      build, models.build_classifier(name, num_classes=10), train=data.train, batch_size=4,
+      validation=data.validation, learning_rate=0.01) for build in ('clone', 'reuse')]
+  assert_same(clone, built)
+  shapes = [sum(op.type in ('Shape', 'ShapeN') for op in towers_of(graph, 2)[1].values())
+            for *_, graph in (clone, built)]
   # Those in the gradients of the sum over examples and, on 1.14, of dropout; layers ask for more.
   assert shapes[0] <= 3 and shapes[0] < shapes[1]
-
-
-@pytest.mark.nightly
-def test_auto_clones_deep_models_alone():
-  assert count_ops('resnet20', 'auto') == count_ops('resnet20', 'clone') < count_ops(
-      'resnet20', 'reuse')
-  assert count_ops('lenet', 'auto') == count_ops('lenet', 'reuse')
-
-
-def escaping_model(batch, is_training):
-  with tf.name_scope(None):
-    features = tf.identity(batch[0], name='escaped')
-  return small.model((features, batch[1]), is_training)
-
-
-def test_what_stands_outside_of_the_scope_is_refused_rather_than_shared():
-  with pytest.raises(UsageError, match='escaped outside of the name scope.*tower_build=reuse'):
-    Run(model=escaping_model, num_towers=2, tower_build='clone')
-
-
-def test_auto_calls_a_model_that_cannot_be_cloned(monkeypatch):
-  monkeypatch.setattr('towers.tower.cloning.cloner._OPS_WORTH_CLONING', 10)
-  assert_same(outcome('auto', model=escaping_model, num_towers=3),
-              outcome('reuse', model=escaping_model, num_towers=3))
 
 
 @pytest.mark.nightly(but='10-1')
@@ -218,57 +172,116 @@ def test_an_unknown_build_is_refused():
     Run(tower_build='copy')
 
 
-def squares(weights):
-  return lambda row: tf.reduce_sum(tf.square(tf.tensordot(row, weights, 1)))
+class Computed(NamedTuple):
+  """What towers other than the first compute, the ops of all towers, and where they have run."""
+  values: List[Any]
+  names: List[str]
+  devices: Dict[str, str]
 
 
-def in_array(batch, weights):
-  array = tf.TensorArray(tf.float32, tf.shape(batch)[0]).unstack(batch)
-  return array.stack()[:, 0] * tf.reduce_sum(weights)
+def compute(build, model, data, *, prepare=lambda: None, optimizer=None, batch_size=14,
+            num_towers=2, **settings):
+  with tf.Graph().as_default() as graph:
+    prepare()
+    program = towers.Program(
+        model, train=data(), batch_size=batch_size, num_towers=num_towers, tower_build=build,
+        optimizer=(optimizer or (lambda: tf.train.GradientDescentOptimizer(0.1)))(), device='cpu',
+        seed=3, **settings)
+    scopes = tuple(tower.scope for tower in program.towers)
+    fetches = [tensor for tensor in tf.nest.flatten(
+        [[tower.loss, tower.sums, tower.gradients] for tower in program.towers[1:]],
+        expand_composites=True) if tensor is not None]
+    parts, devices = tf.RunMetadata(), {}
+    with program.session() as session:
+      values = session.tf_session.run(fetches, run_metadata=parts, options=tf.RunOptions(
+          output_partition_graphs=True))
+    for part in parts.partition_graphs:
+      # But for what sends and receives. The names of gradients may hold the scope twice.
+      devices.update((re.sub('(?<=/)tower_[0-9]+/', '', node.name), node.device.rpartition('/')[2])
+                     for node in part.node
+                     if node.name.startswith(scopes[1:]) and '/_' not in node.name)
+    return Computed(values, [op.name for op in graph.get_operations()
+                             if op.name.startswith(scopes)], devices)
 
 
-def in_turns(batch, weights):
-  return tf.while_loop(lambda turn, _: turn < 3, lambda turn, x: (
-      turn + 1, tf.tanh(tf.matmul(x, weights))), (0, batch))[1][:, 0]
+def assert_same_values(left, right):
+  assert len(left.values) == len(right.values)
+  for one, other in zip(left.values, right.values):
+    np.testing.assert_array_equal(one, other)
 
 
-def recurrent(batch, weights):
-  steps = tf.reshape(tf.matmul(batch, weights), [-1, small.NUM_FEATURES, 1])
-  return tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(2), steps, dtype=tf.float32)[0][:, -1, 0]
+@pytest.fixture(autouse=True)
+def unjudged(monkeypatch):
+  monkeypatch.setattr(steps, 'has_parts', lambda program: False)
 
 
-LOOPS = {
-    'map_fn': lambda batch, weights: tf.map_fn(squares(weights), batch),
-    'map_fn of an identity': lambda batch, weights: tf.map_fn(squares(weights), tf.identity(batch)),
-    'scan': lambda batch, weights: tf.scan(
-        lambda _, row: squares(weights)(row), batch, tf.constant(0.0)),
-    'array': in_array, 'while_loop': in_turns, 'dynamic_rnn': recurrent,
-}
+# By what is said of them: they hold or remember something.
+REFUSED = {'py_func_per_example': 'PyFunc.*calls a Python function',
+           'py_func_over_batch': 'PyFunc.*calls a Python function',
+           'python_in_a_function': 'PyFunc.*calls a Python function',
+           'lookup_table': 'HashTableV2.*holds what other ops have set',
+           'queued': 'FIFOQueueV2.*holds what other ops have set'}
+# TensorFlow or the law of variables lets no second tower be, whoever builds it.
+_ALONE = {'mean_teacher_ema', 'target_network', 'spectral_norm_in_place', 'variable_from_batch',
+          'maml_inner_step'}
+CLONED = [name for name, case in ZOO.items()
+          if name not in _ALONE.union(REFUSED) and (IS_1 or not case.tf1)]
+LOOPED = [name for name in CLONED if ZOO[name].model.__module__.endswith('sequences')]
+# Where batches are on the host, what unpacks them is too.
+POINTS = [(name, 'replicated', 1) for name in CLONED] + [(name, 'host', 0) for name in LOOPED]
 
 
-@pytest.mark.nightly(but='while_loop-1')
-@pytest.mark.nightly(but=['while_loop-1', 'map_fn-0'])
-@pytest.mark.parametrize('depth', [0, 1])
-@pytest.mark.parametrize('loop', LOOPS)
-def test_loops_of_clones_run_where_the_models_own_would(loop, depth):
-  def model(batch, is_training):
-    weights = tf.get_variable('weights', [small.NUM_FEATURES] * 2)
-    return tf.square(LOOPS[loop](batch[0], weights))
+@pytest.mark.nightly(but=['while_decoder-replicated-1', 'map_fn-host-0'])
+@pytest.mark.parametrize('name, variables, depth', POINTS)
+def test_each_op_of_a_clone_is_on_its_tower(name, variables, depth):
+  case = ZOO[name]
+  cloned, built = [compute(build, case.model, case.data, optimizer=case.opt, variables=variables,
+                           staging_depth=depth) for build in ('clone', 'reuse')]
+  assert_same_values(cloned, built)
+  assert len(cloned.names) <= len(built.names)
+  assert len(set(cloned.devices).intersection(built.devices)) > 10
+  for op, device in cloned.devices.items():
+    assert device == built.devices.get(op, device), op
+    # Draws are counted on the host, and what is not trained is read where it is.
+    assert device == 'device:CPU:1' or not depth or re.search(
+        '_stateless/|/Read/|/Gather|/ReadVariableOp', op), op
 
-  def place(build):
-    """Returns the devices of the second tower's ops in the graph that TensorFlow has placed."""
-    with Run(model=model, tower_build=build, depth=depth, placement='replicated') as run:
-      steps, found = tf.RunMetadata(), {}
-      options = tf.RunOptions(output_partition_graphs=True)
-      loss = run.session.run(run.program.towers[1].loss, options=options, run_metadata=steps)
-      for part in steps.partition_graphs:
-        found.update((node.name, node.device[-5:]) for node in part.node
-                     if node.name.startswith('tower_1/') and node.op != 'Const')
-      return loss, found
 
-  loss, cloned = place('clone')
-  expected, built = place('reuse')
-  assert loss == expected
-  assert len(cloned) > 10
-  assert not [name for name in cloned if built.get(name, cloned[name]) != cloned[name]]
-  assert set(cloned.values()) == set(built.values())
+def escaping_model(batch, is_training):
+  with tf.name_scope(None):
+    x = tf.identity(batch['x'], name='escaped')
+  return ZOO['layer_norm'].model(dict(batch, x=x), is_training)
+
+
+@pytest.mark.nightly(but=['escaping', 'python_in_a_function'])
+@pytest.mark.parametrize('name', ['escaping', *REFUSED])
+def test_what_cannot_be_cloned_is_refused_by_name_and_built_by_default(name, monkeypatch, caplog):
+  model, data, message = escaping_model, XY, 'escaped outside of the name scope'
+  if name in REFUSED:
+    model, message = ZOO[name].model, f'tower_0/.*{REFUSED[name]}'
+  with pytest.raises(UsageError, match=f'tower_build=clone: .* op {message}.*tower_build=reuse'):
+    compute('clone', model, data)
+  assert_built_by_the_model(model, data, monkeypatch, caplog)
+
+
+def assert_built_by_the_model(model, data, monkeypatch, caplog):
+  monkeypatch.setattr('towers.tower.cloning.cloner._OPS_WORTH_CLONING', 10)
+  with caplog.at_level(logging.WARNING, 'towers'):
+    by_default = compute('auto', model, data)
+  [record] = [record for record in caplog.records if record.name == 'towers']
+  assert 'tower_build=auto calls the model' in record.getMessage()
+  assert '\n' not in record.getMessage()
+  built = compute('reuse', model, data)
+  assert_same_values(by_default, built)
+  assert by_default.names == built.names
+
+
+def test_what_fails_in_cloning_is_built_by_the_model(monkeypatch, caplog):
+  def fail(*_, **__):
+    raise ValueError('a node that\nTensorFlow does not take')
+
+  monkeypatch.setattr('towers.tower.cloning.pattern.import_placed', fail)
+  model = ZOO['layer_norm'].model
+  with pytest.raises(UsageError, match='tower_build=clone: .*a node that'):
+    compute('clone', model, XY)
+  assert_built_by_the_model(model, XY, monkeypatch, caplog)

@@ -1,66 +1,68 @@
 """Gradients of a tower: of its share of the loss and, for the first tower, of the penalties."""
 
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Optional
 
-from tensorflow_v1 import Gradient, Operation, Tensor, tf
+from tensorflow_v1 import Operation, tf
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
 from towers.tower.batch_norm_layer import gradients_of_training
-from towers.tower.precision import LARGEST_HALF_SCALE
+from towers.tower.precision import LARGEST_HALF_SCALE, Precision
 from towers.tower.tower import Tower
 
 
-def differentiate(tower: Tower, batch: Batch, *, place: Callable[[Operation], str], is_first: bool,
-                  loss_scale: Optional[Tensor]) -> Tuple[Tower, List[Optional[Gradient]]]:
-  """Returns the tower with all its gradients, and the gradients of its loss alone.
+def differentiate(tower: Tower, batch: Batch, *, place: Callable[[Operation], str],
+                  precision: Optional[Precision]) -> Tower:
+  """Returns the tower with the gradients of its loss, zero where its batch is empty.
 
-  Penalties belong to the variables, which exist once: the first tower differentiates them, whole.
-  Their gradients are kept apart from those of the loss, which alone may be cloned, and are zero
-  where a batch is empty. `place` is a device function that gives ops the tower's device.
+  `place` is a device function that gives ops the tower's device.
   """
-  variables = tower.variables
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   with tf.device(place), tf.name_scope(tower.scope):
-    scale = 1.0 if loss_scale is None else loss_scale
-    if tower.num_micro_batches > 1:
-      scale /= tower.num_micro_batches
     # Differentiate the sum and pass the share as its output gradient: saves the ops of a division.
-    weight = scale / tower.divisor
+    weight = _find_scale(precision, tower.num_micro_batches) / tower.divisor
     total = tower.sums['loss']
-    weights = [tf.convert_to_tensor(weight, total.dtype)]
     with gradients_of_training():
-      own = batch.zero_if_empty(tf.gradients(total, variables, weights))
-
-    made = graph.get_operations()[num_ops:]
-    keep_order(made)
-    _keep_on_tower(made)
-    if not (is_first and tower.penalties):
-      return tower._replace(gradients=own), own
-
-    if 'loss' in tower.weights:
-      # The sum of weights divides all other gradients, once those of a whole step are summed.
-      penalties = _differentiate_penalties(tower, 1.0 if loss_scale is None else loss_scale)
-      return _keep_apart(tower, own, penalties), own
-    penalties = _differentiate_penalties(tower, scale)
-    gradients = [gradient if penalty is None else
-                 add_all([part for part in (gradient, penalty) if part is not None])
-                 for gradient, penalty in zip(own, penalties)]
-  return tower._replace(gradients=gradients), own
+      gradients = batch.zero_if_empty(tf.gradients(
+          total, tower.variables, [tf.convert_to_tensor(weight, total.dtype)]))
+  made = graph.get_operations()[num_ops:]
+  keep_order(made)
+  _keep_on_tower(made, place)
+  return tower._replace(gradients=gradients)
 
 
-def _keep_apart(tower, own, penalties):
-  """Returns the tower with dense gradients for all variables that have a penalty, and these."""
-  penalties = [None if penalty is None else tf.convert_to_tensor(penalty) for penalty in penalties]
-  gradients = []
-  for gradient, penalty, variable in zip(own, penalties, tower.variables):
-    if penalty is not None and gradient is None:
-      gradient = tf.zeros(variable.shape, variable.dtype.base_dtype)
-    gradients.append(gradient if penalty is None else tf.convert_to_tensor(gradient))
+def add_penalties(tower: Tower, precision: Optional[Precision]) -> Tower:
+  """Returns the first tower with the gradients of its penalties, whole, for all towers.
+
+  Penalties belong to the variables, which exist once. They are added when all clones are made.
+  """
+  if not tower.penalties:
+    return tower
+  # The sum of weights divides all other gradients, once those of a whole step are summed.
+  is_apart = 'loss' in tower.weights
+  with tf.device(tower.device), tf.name_scope(tower.scope):
+    penalties = _differentiate_penalties(
+        tower, _find_scale(precision, 1 if is_apart else tower.num_micro_batches))
+    if not is_apart:
+      return tower._replace(gradients=[
+          gradient if penalty is None else
+          add_all([part for part in (gradient, penalty) if part is not None])
+          for gradient, penalty in zip(tower.gradients, penalties)])
+    penalties = [None if penalty is None else tf.convert_to_tensor(penalty)
+                 for penalty in penalties]
+    gradients = [gradient if penalty is None else tf.convert_to_tensor(
+        tf.zeros_like(penalty) if gradient is None else gradient)
+                 for gradient, penalty in zip(tower.gradients, penalties)]
   return tower._replace(gradients=gradients, penalty_gradients=penalties)
 
 
-def _keep_on_tower(ops):
+def _find_scale(precision, num_micro_batches):
+  """Returns what gradients are multiplied by, of one of several micro-batches."""
+  scale = 1.0 if precision is None else precision.loss_scale.value
+  return scale / num_micro_batches if num_micro_batches > 1 else scale
+
+
+def _keep_on_tower(ops, place):
   """Places the stacks that a loop's gradients need, and shapes of rows that are read, on the tower.
 
   TensorFlow colocates each with the op whose value it holds: for a shared variable that is read, on
@@ -71,6 +73,8 @@ def _keep_on_tower(ops):
         or op.type == 'Shape' and op.inputs[0].op.type == 'ResourceGather'):
       own = tf.AttrValue.ListValue(s=[f'loc:@{op.name}'.encode()])
       op._set_attr('_class', tf.AttrValue(list=own))
+      op._set_device('')
+      op._set_device(place(op))
 
 
 def _differentiate_penalties(tower, scale):

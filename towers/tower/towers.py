@@ -24,6 +24,7 @@ from towers.tower import global_batch
 from towers.tower.all_towers import join_sums
 from towers.tower.batch_norm import BatchNorms
 from towers.tower.cloning.cloner import Cloner
+from towers.tower.differentiate import add_penalties
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
@@ -80,6 +81,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     towers.append(cloner.build(whole.batches, index, device, by_model))
     store.scopes.append(towers[-1].scope)
 
+  towers[0] = add_penalties(towers[0], precision)
   norms.join(towers)
   join_sums(towers, workers=workers)
   return towers

@@ -1,9 +1,9 @@
 """A tower that trains: the forward pass that the model builds, and its gradients."""
 
 import contextlib
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Sequence, Union
 
-from tensorflow_v1 import Gradient, tf
+from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.placement.frozen import freeze_variables
 from towers.placement.set_values import keep_set_values
@@ -18,8 +18,8 @@ from towers.tower.tower import Tower
 
 
 def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Sequence[str],
-                recomputed: Union[str, int]) -> Tuple[Tower, List[Optional[Gradient]]]:
-  """Returns a tower that the model builds, and the gradients of its loss without penalties.
+                recomputed: Union[str, int]) -> Tower:
+  """Returns a tower that the model builds, with the gradients of its loss without penalties.
 
   Args:
     call: of the model.
@@ -44,15 +44,12 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
 
   tower = tower._replace(variables=store.list_trainable(index))
   num_forward = len(graph.get_operations())
-  tower, own_gradients = differentiate(
-      tower, batch, place=recording.place, is_first=index == 0,
-      loss_scale=None if call.precision is None else call.precision.loss_scale.value)
+  tower = differentiate(tower, batch, place=recording.place, precision=call.precision)
   tower = tower._replace(recomputed=recompute(
-      recomputed, tower, own_gradients, recording=recording, first_backward=num_forward,
-      warns=index == 0))
-  check_apart(dict(gradients=own_gradients), graph.get_operations()[recording.num_ops:],
+      recomputed, tower, recording=recording, first_backward=num_forward, warns=index == 0))
+  check_apart(dict(gradients=tower.gradients), graph.get_operations()[recording.num_ops:],
               index=index, others=store.scopes, batch=batch)
-  return tower, own_gradients
+  return tower
 
 
 def _check_trained(call):

@@ -196,6 +196,48 @@ def embedding_lookup_sparse(b, is_training):
   )
 
 
+@case('exact', XY)
+def array_that_grows(b, is_training):
+  rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None, 4])
+
+  def body(i, rows, x):
+    x = tf.tanh(x)
+    return i + 1, rows.write(i, x), x + tf.cast(i, tf.float32)
+
+  _, rows, _ = tf.while_loop(lambda i, *_: i < 3, body, (0, rows, dense(b['x'], 4, 'd')))
+  return ce(tf.reduce_sum(rows.stack(), 0), b['y'])
+
+
+@case('exact', XY)
+def array_of_rows(b, is_training):
+  rows = tf.TensorArray(tf.float32, tf.shape(b['x'])[0]).unstack(tf.identity(b['x']))
+  x = rows.stack()
+  x.set_shape(b['x'].shape)
+  return ce(dense(x, 4, 'd'), b['y'])
+
+
+@case('exact', XY)
+def loop_in_a_branch_in_a_loop(b, is_training):
+  def body(i, x):
+    def inner():
+      return tf.while_loop(lambda j, _: j < i, lambda j, x: (j + 1, tf.sin(x)), (0, x))[1]
+
+    return i + 1, tf.cond(i > 1, lambda: tf.tanh(x), inner)
+
+  return ce(tf.while_loop(lambda i, _: i < 3, body, (0, dense(b['x'], 4, 'd')))[1], b['y'])
+
+
+@case('exact', XY)
+def functions(b, is_training):
+  w = tf.get_variable('w', [6, 4])
+
+  @tf.function
+  def double(x):
+    return 2 * tf.tanh(tf.matmul(x, w))
+
+  return ce(double(b['x']) + double(b['x'] * 0.5), b['y'])
+
+
 @case('random', SEQ)
 def sampled_softmax(b, is_training):
   h = dense(tf.one_hot(b['s'][:, 0], 12), 6, 'd')

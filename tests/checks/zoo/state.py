@@ -1,4 +1,6 @@
-"""Models that keep state or penalise."""
+"""Models that keep state or penalise, look things up, or call Python."""
+
+import numpy as np
 
 from tensorflow_v1 import tf
 from tests.checks.zoo.parts import XY, case, ce, dense, layers, state, update
@@ -147,3 +149,58 @@ def variable_from_batch(b, is_training):
     'mean', initializer=tf.reduce_mean(b['x'], 0), trainable=False, validate_shape=True
   )
   return ce(dense(b['x'] - m, 4, 'd'), b['y'])
+
+
+@case('exact', XY)
+def lookup_table(b, is_training):
+  pairs = tf.lookup.KeyValueTensorInitializer([0, 1, 2], [2.0, 0.5, 1.0], tf.int32, tf.float32)
+  weights = tf.lookup.StaticHashTable(pairs, 1.5).lookup(b['y'])
+  return ce(dense(b['x'], 4, 'd') * weights[:, None], b['y'])
+
+
+@case('exact', XY)
+def hashed_words(b, is_training):
+  words = tf.string_join(['class', tf.as_string(b['y'])], '-')
+  rows = tf.string_to_hash_bucket_fast(words, 7)
+  return ce(tf.nn.embedding_lookup(tf.get_variable('t', [7, 4]), rows) + b['x'][:, :4], b['y'])
+
+
+@case('exact', XY)
+def rows_of_unique_labels(b, is_training):
+  own, places = tf.unique(b['y'])
+  rows = tf.gather(tf.get_variable('t', [7, 4]), own)
+  return ce(tf.gather(rows, places) + b['x'][:, :4], b['y'])
+
+
+@case('exact', XY)
+def unknown_rank(b, is_training):
+  x = tf.tanh(tf.placeholder_with_default(dense(b['x'], 4, 'd'), None))
+  x.set_shape([None, 4])
+  return ce(x, b['y'])
+
+
+@case('exact', XY)
+def queued(b, is_training):
+  rows = tf.FIFOQueue(9, [tf.float32])
+  with tf.control_dependencies([rows.enqueue(b['x'])]):
+    x = rows.dequeue()
+  x.set_shape(b['x'].shape)
+  return ce(dense(x, 4, 'd'), b['y'])
+
+
+def twice(x):
+  return x * np.float32(2)
+
+
+@case('exact', XY)
+def python_without_memory(b, is_training):
+  x = tf.py_func(twice, [b['x']], tf.float32, stateful=False)
+  x.set_shape(b['x'].shape)
+  return ce(dense(x, 4, 'd'), b['y'])
+
+
+@case('exact', XY)
+def python_in_a_function(b, is_training):
+  x = tf.function(lambda x: tf.numpy_function(twice, [x], tf.float32))(b['x'])
+  x.set_shape(b['x'].shape)
+  return ce(dense(x, 4, 'd'), b['y'])

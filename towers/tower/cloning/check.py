@@ -3,7 +3,6 @@
   ops outside of the scope    that take the tower's batch: all clones would share them
   state that the model makes  such as a lookup table: the ops that fill it are not cloned
   Python functions            such as tf.py_func: all clones would share what one remembers
-  names in use                the clone's ops would get other names, which seed random ops
 """
 
 import itertools
@@ -76,41 +75,3 @@ def _makes_handle(op_def):
     return argument.is_ref or argument.type == tf.resource.as_datatype_enum
 
   return any(map(is_handle, op_def.output_arg)) and not any(map(is_handle, op_def.input_arg))
-
-
-def count_names() -> int:
-  """Returns how many names of ops and name scopes the graph has in use."""
-  return len(tf.get_default_graph()._names_in_use)
-
-
-def find_scopes(scope: str, num_names: int) -> Set[str]:
-  """Returns all name scopes beside a tower's that have names in them, in lower case.
-
-  Args:
-    scope: the tower's.
-    num_names: the number of names before it was built.
-
-  Raises:
-    UsageError: one of these names begins with the tower's scope.
-  """
-  scope = scope.lower()
-  outer = scope[:-1].rpartition('/')[0]
-  begin = len(outer) + 1 if outer else 0
-  names = tf.get_default_graph()._names_in_use
-  for name in itertools.islice(names, num_names):
-    if name.startswith(scope):
-      raise _names_taken(scope, name)
-  return {name[:name.index('/', begin) + 1] for name in names
-          if name.startswith(scope[:begin]) and '/' in name[begin:]}
-
-
-def check_free(scope: str, scopes: Collection[str]) -> None:
-  """Raises UsageError if a clone's scope is one of those that `find_scopes` returned."""
-  if scope.lower() in scopes:
-    raise _names_taken(scope, scope)
-
-
-def _names_taken(scope, name):
-  return UsageError(f'The name {name} is in use before the tower {scope} is built, so that its ops '
-                    'would have other names than those of other towers, and draw other random '
-                    'numbers than a clone. Choose another name, or build with tower_build=reuse.')

@@ -6,7 +6,7 @@
 """
 
 import logging
-from typing import Any, Callable, Collection, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, List, Optional, Sequence
 
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
@@ -38,29 +38,28 @@ class Cloner:
     self._patterns: List[Pattern] = []
 
   def build(self, batches: Sequence[Batch], index: int, device: str,
-            by_model: Callable[[int, Recording], Tuple[Tower, List[Any]]]) -> Tower:
+            by_model: Callable[[int, Recording], Tower]) -> Tower:
     """Returns tower `index` of those on `batches`, a clone of an earlier one or built by the model.
 
     Args:
       batches, index, device: see above.
-      by_model: takes the index and a recording that has begun, and returns the tower and the
-        gradients of its own loss.
+      by_model: takes the index and a recording that has begun.
 
     Raises:
       UsageError: a tower cannot be cloned, and `build` is 'clone'.
     """
     batch = batches[index]
     for pattern in self._patterns:
-      if pattern.fits(batch):
+      if has_same_shapes(pattern.batch, batch):
         clone = self._attempt(pattern.clone, batch, index, device)
         if clone is not None:
           return clone
         break
     recording = record_tower(device)
-    tower, own_gradients = by_model(index, recording)
+    tower = by_model(index, recording)
     if self._is_worth_cloning(batch, recording, batches[index + 1:]):
-      made = self._attempt(Pattern, tower._replace(gradients=own_gradients), batch, recording,
-                           index=index, store=self._store, left_out=self._left_out)
+      made = self._attempt(Pattern, tower, batch, recording, store=self._store,
+                           left_out=self._left_out)
       self._patterns += [] if made is None else [made]
     return tower
 
@@ -77,7 +76,8 @@ class Cloner:
       return make(*args, **settings)
     except Exception as error:
       reason = str(error) if isinstance(error, UsageError) else (
-          f'TensorFlow cannot copy the tower: {type(error).__name__}: {error}.')
+          f'TensorFlow cannot copy the tower: {type(error).__name__}: {error}. Build with '
+          'tower_build=reuse.')
       if self._build == 'clone':
         raise UsageError(f'tower_build=clone: {reason}') from error
       logging.getLogger('towers').warning(

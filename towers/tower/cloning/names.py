@@ -13,34 +13,19 @@ import re
 from typing import Collection, Dict
 
 from tensorflow_v1 import Tensor
-from towers.base.usage_error import UsageError
 
 
 class Names:
   """The pattern's names of the inputs and outputs of a tower's ops."""
 
-  def __init__(self, ops: Collection[str], scope: str, *, whole: Collection[str]):
-    """Names the ops of a tower.
-
-    Args:
-      ops: their names in the graph, all of which begin with `scope`.
-      scope: the tower's name scope, with a slash at its end.
-      whole: names that lose the scope only at their beginning, since the rest seeds random ops.
-
-    Raises:
-      UsageError: TensorFlow cannot import an op by its name.
-    """
+  def __init__(self, ops: Collection[str], scope: str):
+    """Names the ops of a tower, all of whose names in the graph begin with `scope`."""
     self._ops = {name: name[len(scope):] for name in ops}
-    for name, own in self._ops.items():
-      if own[0] in '_-/':
-        raise UsageError(f'The name of the op {name} begins with {own[0]!r} behind the scope of '
-                         'its tower, and TensorFlow imports no such name: choose another one, or '
-                         'build with tower_build=reuse.')
     self._ports: Dict[str, str] = {}
     self._taken = set(self._ops.values())
-    twice = re.compile('(gradients(?:_[0-9]+)?/)' + re.escape(scope))
+    twice = re.compile('^(gradients(?:_[0-9]+)?/)' + re.escape(scope))
     for name, own in self._ops.items():
-      short = twice.sub(r'\1', own) if name not in whole and twice.match(own) else own
+      short = twice.sub(r'\1', own)
       if short not in self._taken:
         self._taken.add(short)
         self._ops[name] = short

@@ -6,7 +6,7 @@ own name scope:
 
   tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model placed it
   batch of tower 0     ──►  batch of tower 3
-  a key of dropout     ──►  the key of (seed, tower 3, name)
+  a seed of its own    ──►  the seed of (seed, tower 3, name)
   a variable           ──►  tower 3's replica, if it has one
   is_training, the micro-batch, all other variables: shared, since they are outside of the tower
 
@@ -19,12 +19,11 @@ merged, known shapes become constants, and of the others each is computed once, 
 from typing import Any, Dict, Iterable, List, Sequence, Set
 
 from tensorflow_v1 import import_placed, tf
-from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.randomness import is_random, seed_nodes
 from towers.placement.variables import VariableStore
-from towers.tower.cloning.check import check_free, check_scope, check_state, find_scopes
+from towers.tower.cloning.check import check_scope, check_state
 from towers.tower.cloning.names import get_op_name
 from towers.tower.cloning.pattern_graph import PatternGraph
 from towers.tower.cloning.recording import Recording
@@ -38,10 +37,10 @@ _RESULTS = ('loss', 'sums', 'weights', 'wholes', 'gradients')
 
 
 class Pattern:
-  """The GraphDef of a built tower, in a form to import as others."""
+  """The GraphDef of a built tower, which computes on `batch`, in a form to import as others."""
 
-  def __init__(self, tower: Tower, batch: Batch, recording: Recording, *, index: int,
-               store: VariableStore, left_out: Iterable[str] = ()):
+  def __init__(self, tower: Tower, batch: Batch, recording: Recording, *, store: VariableStore,
+               left_out: Iterable[str] = ()):
     """Takes a tower with its gradients, before anything joins it to others.
 
     Clones add nothing to the collections `left_out`.
@@ -49,8 +48,7 @@ class Pattern:
     Raises:
       UsageError: the tower cannot be cloned, see `check`.
     """
-    self._tower, self._batch, self._store = tower, batch, store
-    self._scopes = find_scopes(tower.scope, recording.num_names)
+    self._tower, self.batch, self._store = tower, batch, store
     graph = tf.get_default_graph()
     made = {op.name for op in graph.get_operations()[recording.num_ops:]}
     own = {name for name in made if name.startswith(tower.scope)}
@@ -73,7 +71,7 @@ class Pattern:
     self._graph = PatternGraph([node for node in graph_def.node if node.name in self._inside],
                                tower.scope, batch, graph_def)
     self._graph.fill(recording.on_device, replicated)
-    self._random = self._find_seeded(index)
+    self._random = list(filter(is_random, self._graph.definition.node))
     self._joined_reads = self._join_reads(nodes)
 
   def _join_reads(self, nodes):
@@ -91,10 +89,6 @@ class Pattern:
         joined.append((pack(alike), alike))
     return joined
 
-  def fits(self, batch: Batch) -> bool:
-    """Returns whether all that is static is the same in the pattern's batch and another one."""
-    return has_same_shapes(self._batch, batch)
-
   def _is_shared_read(self, node, recording, replicated):
     """Returns whether a node reads a shared variable on its device, for all towers."""
     if node.op != 'ReadVariableOp' or node.name in recording.on_device:
@@ -102,33 +96,11 @@ class Pattern:
     return not any(name in self._inside or name in replicated
                    for name in map(get_op_name, node.input))
 
-  def _find_seeded(self, index):
-    """Returns the nodes with the seeds of tower `index`; the model seeds all others itself.
-
-    Raises:
-      UsageError: the name that seeds a node may differ between towers.
-    """
-    def holds_seeds(node):
-      seeded = tf.NodeDef()
-      seeded.CopyFrom(node)
-      seed_nodes([seeded], seed=self._store.seed, tower=self._store.first_tower + index)
-      return seeded == node
-
-    seeded = [node for node in self._graph.definition.node if is_random(node) and holds_seeds(node)]
-    for node in seeded:
-      if '/' + self._tower.scope in node.name:
-        raise UsageError(f'The random op {self._tower.scope}{node.name} of the model has the scope '
-                         'of its tower within its name, which seeds it, as in gradients that the '
-                         'model itself makes: clones may have other seeds. Build with '
-                         'tower_build=reuse.')
-    return seeded
-
   def clone(self, batch: Batch, index: int, device: str) -> Tower:
-    """Returns tower `index` on `device`, computing on a batch that `fits`."""
+    """Returns tower `index` on `device`, computing on a batch of the same static shapes."""
     graph = tf.get_default_graph()
     # The name is not used up yet: if the clone fails, the model is called and needs the same names.
     scope = graph.unique_name(f'tower_{index}', mark_as_used=False) + '/'
-    check_free(scope, self._scopes)
     replaced = self._replace_inputs(batch, index, device)
     self._adapt_nodes(batch, index, device, scope)
     cloned = dict(self._import_nodes(scope, replaced), **replaced)
@@ -148,9 +120,9 @@ class Pattern:
 
   def _replace_inputs(self, batch, index, device):
     """Returns what a clone takes instead of the pattern's batch, variables and joined reads."""
-    replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
-    if batch.place is not None and self._batch.place is not None:
-      replaced[self._batch.place.first.name] = batch.place.first
+    replaced = {tensor.name: value for tensor, value in zip(_tensors(self.batch), _tensors(batch))}
+    if batch.place is not None and self.batch.place is not None:
+      replaced[self.batch.place.first.name] = batch.place.first
     replicas = self._store.replicas.get(index, {})
     replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
     for joined, alike in self._joined_reads:

@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Sequence, Set
 
 from tensorflow_v1 import tf
 from towers.input.batch import Batch
-from towers.placement.randomness import is_random
 from towers.tower.cloning.names import Names, get_op_name
 from towers.tower.cloning.row_shapes import RowShapes
 
@@ -30,12 +29,11 @@ class PatternGraph:
     self._nodes = nodes
     self._inside = {node.name for node in nodes}
     self._row_shapes = RowShapes(batch, nodes, whole)
-    self._random = {node.name for node in nodes if is_random(node)}
     self._of_batch = {group[len(b'loc:@'):].decode() for tensor in batch.flatten()
                       if isinstance(tensor, tf.Tensor) for group in tensor.op.colocation_groups()}
     self._merged: Dict[bytes, str] = {}
     self._shapes: Dict[Any, str] = {}
-    self.names = Names([node.name for node in nodes], scope, whole=self._random)
+    self.names = Names([node.name for node in nodes], scope)
     self.definition = tf.GraphDef(versions=whole.versions)
     self.placed: List[Any] = []
     self.beside_batch: List[Any] = []
@@ -54,7 +52,7 @@ class PatternGraph:
       is_placed = node.name in placed
       if self._add_known_shapes(node, is_placed):
         continue
-      if node.name in self._random or not self._add_constant(node, is_placed):
+      if not self._add_constant(node, is_placed):
         others.append(node)
     # After all constants, whose names they take as inputs.
     for node in others:

@@ -4,7 +4,6 @@ from typing import Callable, Dict, NamedTuple, Set
 
 from tensorflow_v1 import Operation, tf
 from towers.placement.host import HOST, is_gpu
-from towers.tower.cloning.check import count_names
 
 
 class Recording(NamedTuple):
@@ -15,14 +14,12 @@ class Recording(NamedTuple):
     place: for `tf.device`: gives the tower's device to every op without a device of its own.
     on_device: the names of these ops.
     num_ops: the number of ops before.
-    num_names: the number of names of ops and name scopes before.
     sizes: the sizes of all collections before.
   """
   device: str
   place: Callable[[Operation], str]
   on_device: Set[str]
   num_ops: int
-  num_names: int
   sizes: Dict[str, int]
 
 
@@ -41,5 +38,5 @@ def record_tower(device: str) -> Recording:
     return device
 
   return Recording(
-      device, place, on_device, len(graph.get_operations()), count_names(),
+      device, place, on_device, len(graph.get_operations()),
       {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})

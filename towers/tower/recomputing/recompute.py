@@ -46,13 +46,13 @@ class Recomputed(NamedTuple):
   num_ops: int
 
 
-def recompute(setting: Union[str, int], tower: Tower, gradients: Sequence[Optional[Gradient]], *,
-              recording: Recording, first_backward: int, warns: bool) -> Optional[Recomputed]:
+def recompute(setting: Union[str, int], tower: Tower, *, recording: Recording, first_backward: int,
+              warns: bool) -> Optional[Recomputed]:
   """Makes the gradients of a tower read copies of its activations; returns None if it makes none.
 
   Args:
     setting: see `parse_recompute`.
-    tower, gradients, recording: the tower, with the gradients of its loss.
+    tower, recording: the tower, with the gradients of its loss.
     first_backward: the number of ops in the graph before those of the gradients.
     warns: whether to say if there is nothing to gain.
 
@@ -64,7 +64,7 @@ def recompute(setting: Union[str, int], tower: Tower, gradients: Sequence[Option
     return None
   ops = tf.get_default_graph().get_operations()
   forward = {op for op in ops[recording.num_ops:first_backward] if op.name.startswith(tower.scope)}
-  roots = _find_ops(gradients)
+  roots = _find_ops(tower.gradients)
   backward = find_needed(roots, within=set(ops[first_backward:]))
   passes = Passes(forward, backward)
   cuts = _choose(parsed, passes, tower.scope, warns)
