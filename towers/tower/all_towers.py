@@ -75,15 +75,11 @@ def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
   Raises:
     UsageError: a shape that only a run knows, another dtype, or a call within a loop or a branch.
   """
-  x = tf.convert_to_tensor(x)
-  if _parts[-1] is None or _parts[-1].num_towers == 1:
+  x, part = tf.convert_to_tensor(x), _parts[-1]
+  if part is None or part.num_towers == 1:
     return x
-  if not x.shape.is_fully_defined():
-    raise UsageError(f'towers.all_sum got the shape {x.shape}, which only a run knows: sum over '
-                     'the examples first, as in towers.all_sum(tf.reduce_sum(x, 0)).')
-  if not (x.dtype.is_floating or x.dtype.is_integer):
-    raise UsageError(f'towers.all_sum got {x.dtype.name}: cast it to a number first.')
-  _check_context('all_sum')
+  _check('all_sum', x, part, x.shape.is_fully_defined(), ', which only a run knows: sum over the '
+         'examples first, as in towers.all_sum(tf.reduce_sum(x, 0)).')
   return _join(x, name)
 
 
@@ -108,18 +104,25 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
   x, part = tf.convert_to_tensor(x), _parts[-1]
   if part is None:
     return (x, tf.range(tf.shape(x)[0])) if with_places else x
-  if not x.shape.ndims or not x.shape[1:].is_fully_defined():
-    raise UsageError(f'towers.all_rows got the shape {x.shape}: give it one row for each example, '
-                     'of a shape that is known before a run.')
-  if not (x.dtype.is_floating or x.dtype.is_integer):
-    raise UsageError(f'towers.all_rows got {x.dtype.name}: cast it to a number first.')
+  _check('all_rows', x, part, x.shape.ndims and x.shape[1:].is_fully_defined(), ': give it one row '
+         'for each example, of a shape that is known before a run.')
   own = x[:part.batch.num_examples] if part.batch.has_filler else x
   rows = own if part.num_towers == 1 else _join_rows(own, part)
   return (rows, _find_places(x, part)) if with_places else rows
 
 
+def _check(name, x, part, has_shape, advice):
+  """Refuses what cannot be joined."""
+  if not has_shape:
+    raise UsageError(f'towers.{name} got the shape {x.shape}{advice}')
+  if not (x.dtype.is_floating or x.dtype.is_integer):
+    raise UsageError(f'towers.{name} got {x.dtype.name}: cast it to a number first.')
+  if part.num_towers > 1 and tf.get_default_graph()._get_control_flow_context() is not None:
+    raise UsageError(f'towers.{name} is called within a loop or a branch, which may run on one '
+                     'tower and not on another: call it before or after.')
+
+
 def _join_rows(x, part):
-  _check_context('all_rows')
   with tf.name_scope('all_rows'):
     if not part.order:
       part.order.append(_find_order(part))
@@ -164,12 +167,6 @@ def _spread_rows(op, gradient):
   slots, order = op.inputs[:2]
   shape = tf.shape(slots, out_type=order.dtype)
   return [tf.scatter_nd(order[:, None], gradient, shape), None, None]
-
-
-def _check_context(name):
-  if tf.get_default_graph()._get_control_flow_context() is not None:
-    raise UsageError(f'towers.{name} is called within a loop or a branch, which may run on one '
-                     'tower and not on another: call it before or after.')
 
 
 def _join(x, name):

@@ -46,12 +46,8 @@ class BatchNorms:
   """
 
   def __init__(self, kind: str, batches: Sequence[Batch], workers: Workers):
-    """Prepares for a worker's towers, each on one of these batches.
-
-    A batch with 0 examples has a row that only fills it, and takes no part.
-
-    Raises:
-      UsageError: `kind` is none of `BATCH_NORMS`.
+    """Prepares for a worker's towers, each on one of these batches; those without examples take no
+    part.
     """
     check_kind(kind)
     num_towers = len(batches) * workers.num_workers

@@ -62,50 +62,49 @@ class Weighted(NamedTuple):
 
 
 class Sums(NamedTuple):
-  """The sums over a tower's examples, float32 scalars by name: 'loss' and every metric.
-
-  Attributes:
-    values: of the values, each times its weight if it has one.
-    weights: of the weights, where there are any; the others divide by the number of examples.
-    losses: the names of several losses, whose means add up to that of 'loss'; empty for one loss.
-    wholes: metrics that are no sums, by name, with their rows of the tower's examples.
-  """
+  """What a tower's losses and metrics come to, by name; see `Tower`, whose `sums` are `values`."""
   values: Dict[str, Tensor]
   weights: Dict[str, Tensor]
   losses: Sequence[str] = ()
   wholes: Mapping[str, Whole] = {}
 
 
-class Returned(NamedTuple):
-  """What a model has returned, in one form: each value is a tensor, `Weighted` or `Whole`.
-
-  Attributes:
-    losses: by name; one loss is called 'loss', and those of a list 'loss_1' and so on.
-    metrics: by name.
-    is_several: whether the losses' means add up to that of 'loss'.
-  """
-  losses: Dict[str, Any]
-  metrics: Dict[str, Any]
-  is_several: bool
-
-
-def normalise(returned: Any) -> Returned:
-  """Returns in one form what a model has returned, see `Model`.
+def sum_returned(returned: Any, batch: Batch) -> Sums:
+  """Returns the sums over a batch's examples of what a model has returned for it, see `Model`.
 
   Raises:
-    UsageError: another structure, or a metric by the name of a loss.
+    UsageError: other shapes, or another structure. Where only a run knows the shapes, it raises
+      InvalidArgumentError, and for weights below 0.
   """
-  loss: Any = returned
-  metrics: Dict[str, Any] = {}
+  loss, metrics = returned, {}
   if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
     loss, metrics = returned
+  losses = _name_losses(loss)
+  for name in metrics:
+    if name == 'loss' or name in losses:
+      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss '
+                       'is a metric already: choose another name.')
+  summer = _Summer(batch)
+  is_several = isinstance(loss, (list, dict))
+  if is_several:
+    for name, value in losses.items():
+      summer.add(name, f'The loss {name!r} of the model', value, _FIX_OF_SEVERAL)
+    summer.values = {'loss': summer.add_up(), **summer.values}
+  else:
+    summer.add('loss', 'The loss of the model', losses['loss'], _FIX_LOSS, may_be_mean=True)
+  for name, value in metrics.items():
+    summer.add(name, f'The metric {name}', value, _FIX_METRIC)
+  return Sums(summer.values, summer.weights, list(losses) if is_several else (), summer.wholes)
+
+
+def _name_losses(loss) -> Dict[str, Any]:
+  """Returns a model's losses by name: one is called 'loss', those of a list 'loss_1' and so on."""
   if type(loss) is tuple and len(loss) == 2 and all(map(tf.is_tensor, loss)):
     if _is_trained(loss[1]):
       raise UsageError('The model returned a pair of tensors, losses and their weights, and the '
                        'second would train variables, which weights never do. Two losses are a '
                        'list, [a, b]; weights are towers.Weighted(losses, weights).')
     loss = Weighted(*loss)
-  is_several = isinstance(loss, (list, dict))
   losses = loss if isinstance(loss, dict) else {'loss': loss}
   if isinstance(loss, list):
     losses = {f'loss_{number}': value for number, value in enumerate(loss, 1)}
@@ -115,11 +114,7 @@ def normalise(returned: Any) -> Returned:
     raise UsageError(f'The model returned {what} for its loss: return losses, or '
                      'towers.Weighted(losses, weights), or a list or dict of these for several '
                      'losses, or any of them and a dict of metrics.')
-  for name in metrics:
-    if name == 'loss' or name in losses:
-      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss '
-                       'is a metric already: choose another name.')
-  return Returned(losses, metrics, is_several)
+  return losses
 
 
 def _is_trained(tensor):
@@ -128,30 +123,6 @@ def _is_trained(tensor):
       part.dtype.base_dtype.is_floating or part.dtype == tf.resource for part in op.outputs)}
   needed = find_needed([tensor.op], without=ends)
   return any(variable.op in needed for variable in tf.trainable_variables())
-
-
-def sum_returned(returned: Any, batch: Batch) -> Sums:
-  """Returns the sums over a batch's examples.
-
-  Args:
-    returned: by a model: the loss, or the loss and a dict of metrics, see `Model`.
-    batch: that the model computed them from.
-
-  Raises:
-    UsageError: other shapes, or another structure. Where only a run knows the shapes, it raises
-      InvalidArgumentError, and for weights below 0.
-  """
-  losses, metrics, is_several = normalise(returned)
-  summer = _Summer(batch)
-  if not is_several:
-    summer.add('loss', 'The loss of the model', losses['loss'], _FIX_LOSS, may_be_mean=True)
-  else:
-    for name, value in losses.items():
-      summer.add(name, f'The loss {name!r} of the model', value, _FIX_OF_SEVERAL)
-    summer.values = {'loss': summer.add_up(), **summer.values}
-  for name, value in metrics.items():
-    summer.add(name, f'The metric {name}', value, _FIX_METRIC)
-  return Sums(summer.values, summer.weights, list(losses) if is_several else (), summer.wholes)
 
 
 class _Summer:
@@ -222,11 +193,19 @@ class _Summer:
       weights = tf.stop_gradient(weights)
       _check_weights(what, values, weights)
       if None in values.shape.as_list()[1:] + weights.shape.as_list()[1:]:
-        with tf.control_dependencies([_build_shape_check(what, values, weights)]):
+        # Weights would be broadcast to the values, or the reverse.
+        shapes = tf.shape(values), tf.shape(weights)
+        with tf.control_dependencies([tf.raw_ops.Assert(
+            condition=tf.reduce_all(tf.equal(*shapes)), data=[
+                f'{what} does not have one weight for each value. The two shapes:', *shapes])]):
           weights = tf.identity(weights)
       self.weights[name] = self._sum(what, weights, _FIX_WEIGHTED)
       self.values[name] = self._sum(what, weights * values, _FIX_WEIGHTED)
-      sign = _build_sign_check(what, weights)
+      smallest = tf.reduce_min(weights)
+      # NaN is left to the guard.
+      sign = tf.raw_ops.Assert(condition=tf.logical_not(smallest < 0), data=[
+          f'{what} has a weight below 0: weights count values, so leave them at 0 or above. The '
+          'smallest:', smallest])
       for total in (self.values[name], self.weights[name]):
         total.op._add_control_input(sign)
 
@@ -289,18 +268,3 @@ def _check_weights(what, values, weights):
     raise UsageError(f'{what} has weights of the shape {weights.shape} for values of the shape '
                      f'{values.shape}: return one weight for each value; tf.broadcast_to repeats '
                      'weights. A constant weight cancels: to scale a loss, multiply its values.')
-
-
-def _build_sign_check(what, weights):
-  """Returns the op that fails for a weight below 0; NaN is left to the guard."""
-  smallest = tf.reduce_min(weights)
-  return tf.raw_ops.Assert(condition=tf.logical_not(smallest < 0), data=[
-      f'{what} has a weight below 0: weights count values, so leave them at 0 or above. The '
-      'smallest:', smallest])
-
-
-def _build_shape_check(what, values, weights):
-  """Returns the op that fails where weights would be broadcast to the values, or the reverse."""
-  shapes = tf.shape(values), tf.shape(weights)
-  return tf.raw_ops.Assert(condition=tf.reduce_all(tf.equal(*shapes)), data=[
-      f'{what} does not have one weight for each value. The two shapes:', *shapes])

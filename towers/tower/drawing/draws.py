@@ -97,11 +97,9 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   towers and steps draw alike.
 
   Args:
-    ops: of the tower's forward pass, without those of initial values.
+    ops, scope, batch: of the tower's forward pass, without those of initial values.
     draws: of all towers; the first tower adds its names.
     tower: its index, which seeds what cannot be drawn by place.
-    scope: the tower's name scope.
-    batch: of the tower.
 
   Raises:
     UsageError: a generator or a function draws; names the op.
@@ -168,13 +166,7 @@ class _Drawer:
            **limits: Tensor) -> Optional[Tensor]:
     """Returns numbers of a distribution in place of an op; None if they would be too many.
 
-    Args:
-      op: in whose place.
-      type_: of the ops of the distribution.
-      shape: of the numbers, a vector.
-      static: what is known of it.
-      dtype: of the numbers.
-      **limits: of integers.
+    `type_` is of the ops of the distribution, `shape` a vector, `static` what is known of it.
     """
     def make(shape, block):
       return self._make(op, type_, shape, block, **limits or dict(dtype=dtype))
