@@ -33,9 +33,54 @@ def normed(batch, is_training):
 
 
 def weighted(batch, is_training):
-  """The mean by weights, which differ."""
+  """The mean by weights, several for each example, of which some have none above 0."""
+  features, labels = batch
+  logits = small.dense(tf.tanh(small.dense(features, 4, 'hidden')), small.NUM_CLASSES, 'logits')
+  truth, weights = tf.one_hot(labels, small.NUM_CLASSES), tf.nn.relu(features[:, :3] - 0.5)
+  losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(truth, logits.dtype),
+                                                   logits=logits)
+  return towers.Weighted(losses, weights), {
+      'hits': towers.Weighted(tf.equal(logits > 0, truth > 0), weights), 'ones': labels > 0}
+
+
+def several(batch, is_training):
+  """Losses that are divided by different sums."""
   losses, metrics = small.model(batch, is_training)
-  return towers.Weighted(losses, tf.square(batch[0][:, 0])), metrics
+  squares = tf.reduce_mean(tf.square(tf.tanh(small.dense(batch[0], 2, 'squares'))), 1)
+  return {'first': towers.Weighted(losses, tf.square(batch[0][:, 0])), 'second': squares,
+          'third': towers.Weighted(losses * squares, batch[1] > 0)}, metrics
+
+
+def counted(batch, is_training):
+  """A sum over what is positive in the global batch, divided by how much that is."""
+  losses, metrics = small.model(batch, is_training)
+  positive = tf.nn.relu(batch[0][:, 0])
+  positives = towers.all_sum(tf.reduce_sum(positive))
+  examples = towers.all_sum(tf.cast(tf.size(batch[1]), losses.dtype))
+  return positive * losses * examples / tf.maximum(positives, 0.1), metrics
+
+
+def contrasted(batch, is_training):
+  """Each row is to find its own among those of the global batch, whose last ones are kept."""
+  keys = tf.cast(tf.tanh(small.dense(batch[0], 4, 'keys')), tf.float32)
+  of_all, places = towers.all_rows(keys, with_places=True)
+  queue = tf.get_variable('queue', [3, 4], trainable=False, initializer=tf.zeros_initializer())
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, queue.assign(
+      tf.concat([queue.read_value(), of_all], 0)[-3:]))
+  ages = tf.reduce_sum(tf.matmul(keys, queue, transpose_b=True) * [1.0, 2.0, 3.0], 1)
+  seekers = tf.cast(small.dense(batch[0], 4, 'logits'), tf.float32)
+  logits = tf.matmul(seekers, of_all, transpose_b=True)
+  return 0.1 * ages + tf.nn.sparse_softmax_cross_entropy_with_logits(labels=places, logits=logits)
+
+
+def drawn(batch, is_training):
+  """Draws, in a loop too, by the places of examples; and for all towers alike."""
+  draws = tf.cast(is_training, tf.float32)
+  x = tf.nn.dropout(small.dense(batch[0], small.NUM_FEATURES, 'wide'), rate=0.3 * draws)
+  x += draws * tf.random.normal([1, small.NUM_FEATURES])
+  _, x = tf.while_loop(lambda turn, _: turn < 2, lambda turn, x: (
+      turn + 1, tf.tanh(x + draws * tf.random.uniform(tf.shape(x)))), (0, x))
+  return small.model((x, batch[1]), is_training)
 
 
 def table(batch, is_training):
@@ -79,7 +124,10 @@ def partitioned(batch, is_training):
 
 MODELS = {'plain': small.model, 'normed': normed, 'weighted': weighted, 'table': table,
           'looped': looped, 'penalised': penalised, 'nan for zeros': of_directions,
-          'averaged': averaged, 'partitioned': partitioned}
+          'averaged': averaged, 'partitioned': partitioned, 'several': several, 'counted': counted,
+          'contrasted': contrasted, 'drawn': drawn}
+# Whose micro-batches have a part in each other.
+WHOLE_STEPS = ('normed', 'several', 'counted', 'contrasted')
 
 
 def from_elements(num_examples):
@@ -130,11 +178,16 @@ def is_valid(point):
   point = {**PLAIN, **point}
   # Rows that do not count have no part in moments, nor have micro-batches in each other's; and a
   # mean over all rows has them in it.
-  if point['model'] == 'normed' and point['accumulate'] > 1:
+  if point['model'] in WHOLE_STEPS and point['accumulate'] > 1:
     return False
+  # A row that is skipped moves the places of those behind it in its tower.
+  if point['model'] in ('drawn', 'contrasted') and point['data'] in ('damaged', 'sounds'):
+    return False
+  if point['model'] == 'drawn' and point['precision'] == 'mixed':
+    return False  # float16 draws other numbers.
   if point['data'] in OWN_MODELS and point['model'] != 'plain':
     return False
-  if point['model'] in ('normed', 'averaged') and point['last_batch'] == 'pad':
+  if point['model'] in ('normed', 'averaged', 'counted') and point['last_batch'] == 'pad':
     return False
   return point['num_towers'] * point['accumulate'] <= BATCH
 
@@ -167,7 +220,8 @@ def run_program(model, data, size, optimizer, num_towers, validation_tower, **se
         validation=validate_on(40 if size % BATCH == 0 else 31, 'validation'), batch_size=BATCH,
         optimizer=OPTIMIZERS[optimizer](), learning_rate=RATES.get(optimizer),
         num_towers=num_towers + validation_tower, validation_tower=validation_tower,
-        weight_decay=0.01, batch_norm='sync', shuffle=False, device='cpu', **settings)
+        weight_decay=0.01, batch_norm='sync' if model == 'normed' else 'first', shuffle=False,
+        device='cpu', **settings)
     return Outcome(program)
 
 

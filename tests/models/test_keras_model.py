@@ -59,9 +59,7 @@ def plain_model(batch, is_training):
 
 @pytest.mark.nightly(but='3-host-clone')
 @pytest.mark.parametrize('num_towers,placement,build', [
-    (2, 'first', 'reuse'), (3, 'host', 'clone'),
-    pytest.param(1, 'host', 'reuse', marks=pytest.mark.nightly),
-    pytest.param(3, 'balanced', 'reuse', marks=pytest.mark.nightly)])
+    (3, 'host', 'clone'), (1, 'host', 'reuse'), (3, 'balanced', 'reuse')])
 def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement, build):
   model = KerasModel(lambda: make_functional(keras.regularizers.l2(0.1)),
                      metrics={'accuracy': 'sparse_categorical_accuracy'}, loss=LOSS)
@@ -141,25 +139,13 @@ def test_learning_phase_follows_is_training():
       phase = keras.backend.in_train_phase(tf.ones([]), tf.zeros([]), training=training)
       return self.dense(inputs) + phase
 
-  def outputs(make, is_training, feed=None):
-    with tf.Graph().as_default() as graph, tf.Session() as session:
-      is_training = is_training()
-      store = towers.build_variable_store(devices=['/device:CPU:0'] * 2)
-      batches = [towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)] * 2
-      model = KerasModel(make, metrics={'outputs': collect_outputs}, loss=LOSS)
-      towers.build_towers(model, batches, devices=['/device:CPU:0'] * 2, store=store,
-                          is_training=is_training)
-      session.run(tf.global_variables_initializer())
-      return [
-          np.sum(tower, 1).round(4).tolist() for tower in session.run(graph.get_collection(
-              OUTPUTS), {is_training: feed} if feed is not None else {})
-      ]
-
-  trained, measured = [[4, 4]] * 2, [[1, 1]] * 2
   for make in (Phases, TakesTraining):
-    assert outputs(make, lambda: True) == trained and outputs(make, lambda: False) == measured
-    for value, expected in ((True, trained), (False, measured)):
-      assert outputs(make, lambda: tf.placeholder(tf.bool, [], 'is_training'), value) == expected
+    model = KerasModel(make, metrics={'outputs': collect_outputs}, loss=LOSS)
+    with Run(model=model, num_towers=2, depth=0, validation=small.random_examples(13)) as run:
+      for is_validating, expected in ((False, 4), (True, 1)):
+        for outputs in run.session.run(run.graph.get_collection(OUTPUTS), {
+            run.program.validation.is_validating: is_validating}):
+          np.testing.assert_allclose(np.sum(outputs, 1), [expected] * 4, atol=1e-5)
 
 
 def test_frozen_layers_are_not_trained_and_their_averages_rest():
@@ -174,17 +160,13 @@ def test_frozen_layers_are_not_trained_and_their_averages_rest():
 
   with Run(model=KerasModel(make, loss=LOSS), num_towers=2) as run:
     with run.graph.as_default():
-      before = run.session.run(tf.global_variables())
-      run.train()
-      after = dict(zip([variable.op.name for variable in tf.global_variables()],
-                       run.session.run(tf.global_variables())))
-    changed = {
-        name.split('/')[-1]
-        for (name, value), old in zip(after.items(), before)
-        if (value != old).any()
-    }
+      variables = {variable.op.name: variable for variable in tf.global_variables()}
+    before = run.session.run(variables)
+    run.train()
+    changed = {name.split('/')[-1] for name, value in run.session.run(variables).items()
+               if (value != before[name]).any()}
     assert len(run.weights()) == 2 and 'moving_mean' not in changed
-    assert not any(name.startswith('base/') and 'Momentum' in name for name in after)
+    assert not any(name.startswith('base/') and 'Momentum' in name for name in variables)
 
 
 def test_weights_can_be_loaded_into_the_session():
@@ -211,6 +193,8 @@ def test_an_application_trains_and_validates_on_two_towers():
 
 
 def test_mistakes_are_told():
+  with pytest.raises(UsageError, match='compiled with a loss for each of its outputs'):
+    Run(model=KerasModel(lambda: make_compiled([doubled])), num_towers=2)
   with tf.Graph().as_default(), pytest.raises(UsageError, match='takes a function that makes the '
                                                                 'model'):
     KerasModel(keras.layers.Dense(3))
@@ -251,11 +235,6 @@ def test_a_compiled_model_brings_its_loss():
       loss = run.train()
       assert loss == same.train()
       assert loss != pytest.approx(given.train(), rel=0.1)
-
-
-def test_a_loss_for_each_output_is_refused():
-  with pytest.raises(UsageError, match='compiled with a loss for each of its outputs'):
-    Run(model=KerasModel(lambda: make_compiled([doubled])), num_towers=2)
 
 
 def test_a_keras_model_predicts_and_is_exported_as_it_trained(tmp_path):

@@ -97,35 +97,13 @@ def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside
     Run(model=make(), num_towers=2, validation_tower=True, **SETTINGS)
 
 
-@pytest.mark.nightly(but='settings4')
-@pytest.mark.parametrize('settings', [
-    dict(num_towers=2, placement='replicated'),
-    dict(num_towers=4, mode='shard'),
-    pytest.param(dict(num_towers=12, depth=0), marks=pytest.mark.nightly),
-    pytest.param(dict(num_towers=3, validation_tower=True), marks=pytest.mark.nightly),
-    dict(num_towers=3, tower_build='clone')
-])
-def test_what_the_message_advises_equals_one_tower(settings):
-  def model(batch, is_training):
-    scope = own_scope()
-    losses, metrics = small.model(batch, is_training)
-    with tf.name_scope('loss'):
-      tf.losses.add_loss(tf.reduce_mean(losses))
-      return tf.add_n(tf.get_collection('losses', scope)), metrics
-
-  with Run(model=model, **dict(SETTINGS, **settings)) as run, Run(num_towers=1, **SETTINGS) as one:
-    for _ in range(3):
-      assert run.train() == pytest.approx(one.train(), abs=1e-5)
-    assert_same_weights(run.weights(), one.weights())
-    assert run.validate()[0] == pytest.approx(one.validate()[0], abs=1e-5)
-
-
-def test_clones_hold_their_own_losses_alone():
-  with Run(model=collected_losses, num_towers=3, tower_build='clone', **SETTINGS) as run, \
-      Run(model=collected_losses, num_towers=1, **SETTINGS) as one:
-    for _ in range(3):
-      assert run.train() == pytest.approx(one.train(), abs=1e-5)
-    assert_same_weights(run.weights(), one.weights())
+def advised(batch, is_training):
+  """As the message advises."""
+  scope = own_scope()
+  losses, metrics = small.model(batch, is_training)
+  with tf.name_scope('loss'):
+    tf.losses.add_loss(tf.reduce_mean(losses))
+    return tf.add_n(tf.get_collection('losses', scope)), metrics
 
 
 def harmless():
@@ -147,13 +125,18 @@ def harmless():
   return model
 
 
-@pytest.mark.nightly(but='2')
-@pytest.mark.parametrize('num_towers', [2, 3])
-def test_shared_constants_kept_scopes_and_summaries_of_all_towers_are_not_refused(num_towers):
-  with Run(model=harmless(), num_towers=num_towers,
-           **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as one:
-    assert run.train() == pytest.approx(one.train(), abs=1e-5)
+@pytest.mark.nightly(but=['advised-reuse', 'harmless-reuse', 'collected_losses-clone'])
+@pytest.mark.parametrize('model, build', [
+    (lambda: advised, 'reuse'), (lambda: advised, 'clone'), (harmless, 'reuse'),
+    (lambda: collected_losses, 'clone')],  # Clones hold their own losses alone.
+    ids=['advised-reuse', 'advised-clone', 'harmless-reuse', 'collected_losses-clone'])
+def test_what_takes_nothing_of_other_towers_equals_one_tower(model, build):
+  with Run(model=model(), num_towers=3, tower_build=build, **SETTINGS) as run, \
+      Run(model=model(), num_towers=1, **SETTINGS) as one:
+    for _ in range(3):
+      assert run.train() == pytest.approx(one.train(), abs=1e-5)
     assert_same_weights(run.weights(), one.weights())
+    assert run.validate()[0] == pytest.approx(one.validate()[0], abs=1e-5)
 
 
 def test_batches_that_are_made_from_other_towers_are_not_refused():

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.device_audit import DeviceAudit
@@ -72,10 +71,8 @@ def test_empty_towers_have_no_part(mode, kind, monkeypatch):
   with Run(model=model, mode=mode, num_towers=3, batch_size=5, batch_norm=kind,
            train=small.random_examples(11)) as run:
     losses = [run.train() for _ in range(9)]
-    assert np.isfinite(losses).all()
-    assert all(
-        np.isfinite(value).all()
-        for value in list(run.weights().values()) + list(averages(run).values()))
+    assert all(np.isfinite(value).all()
+               for value in [losses, *run.weights().values(), *averages(run).values()])
     assert all((value >= 0).all() for name, value in averages(run).items() if name.endswith(
         'variance'))
 
@@ -103,18 +100,6 @@ def test_first_takes_no_moments_of_towers_that_are_never_asked(num_train, is_joi
   with Run(model=one_layer, num_towers=3, train=small.random_examples(num_train)) as run:
     names = [op.name for op in run.graph.get_operations()]
     assert any(name.startswith('all_sum') for name in names) == is_joined
-
-
-@pytest.mark.nightly
-def test_a_validation_tower_normalises_by_the_same_averages():
-  with Run(model=model, num_towers=2, batch_norm='sync') as switched, \
-      Run(model=model, num_towers=3, batch_norm='sync', validation_tower=True) as aside:
-    for _ in range(3):
-      switched.train()
-      aside.train()
-    (expected, _), (means, _) = switched.validate(), aside.validate()
-    assert means == pytest.approx(expected, abs=1e-5)
-    assert_same_weights(averages(aside), averages(switched), tolerance=1e-6)
 
 
 def test_validation_sums_no_moments_between_towers_and_workers():
@@ -174,10 +159,3 @@ def test_foreign_updates_run_once_a_step():
     run.validate()
     np.testing.assert_allclose(averages(run)['moving_mean'], before + 3, atol=1e-6)
 
-
-def test_an_unknown_kind_is_refused():
-  with tf.Graph().as_default(), pytest.raises(UsageError, match='global.*first, mean, sync'):
-    store = towers.build_variable_store(devices=['/device:CPU:0'])
-    batch = towers.Batch((tf.ones([2, 5]), tf.zeros([2], tf.int32)), 2)
-    towers.build_towers(small.model, [batch], devices=['/device:CPU:0'], store=store,
-                        batch_norm='global')

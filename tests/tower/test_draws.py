@@ -1,8 +1,11 @@
 """Draws by place: what a model draws for an example does not depend on towers, workers, input mode
 and micro-batches, and nothing moves it. So N towers are one tower with dropout as well.
+
+Here is each kind of draw; dropout, a loop and a draw for all are in `tests.test_towers_equal_one`.
 """
 
 import functools
+import itertools
 import logging
 
 import numpy as np
@@ -65,15 +68,11 @@ DRAWS = {
 }
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.
 POINTS = [
-    (2, 'split', {}),
-    (3, 'shard', {}),
-    (8, 'next', {}),
-    (2, 'split', dict(last_batch='pad')),
-    (3, 'next', dict(accumulate=3, tower_build='clone')),
+    (1, 'split', dict(accumulate=4)),
     (2, 'shard', dict(accumulate=2, variables='replicated', tower_build='clone')),
+    (3, 'next', dict(accumulate=3, last_batch='pad')),
     (5, 'shard', {}),
     (8, 'split', dict(tower_build='clone')),
-    (1, 'split', dict(accumulate=4)),
 ]
 
 
@@ -107,14 +106,12 @@ def one_tower(name):
   return train(name)
 
 
-FAST = [('dropout', 0), ('keras', 2), ('integers', 6), ('noise on weights', 8), ('branch', 3),
-        ('loop in a loop', 5), ('dynamic_rnn', 7), ('random crop', 1), ('several rows', 4)]
-
-
-@pytest.mark.parametrize('name, point', nightly_but(
-    FAST, [(name, point) for name in DRAWS for point in range(len(POINTS))]))
+@pytest.mark.nightly(but=['keras-8', 'integers-5', 'noise on weights-1', 'branch-3',
+                          'several rows-3', 'loop in a loop-2', 'dynamic_rnn-8', 'random crop-1'])
+@pytest.mark.parametrize('name, point', itertools.product(DRAWS, POINTS), ids=lambda value: (
+    value if isinstance(value, str) else str(value[0])))
 def test_towers_draw_what_one_tower_draws(name, point):
-  num_towers, mode, settings = POINTS[point]
+  num_towers, mode, settings = point
   before, after, losses = one_tower(name)
   assert np.abs(after[0] - before[0]).max() > 1e-3
   _, weights, others = train(name, num_towers, mode, **settings)
@@ -140,7 +137,8 @@ def test_workers_draw_what_one_tower_draws(mode):
         assert_same_weights(worker.weights(), one.weights())
 
 
-@pytest.mark.parametrize('name', nightly_but(['dropout'], list(DRAWS)))
+@pytest.mark.nightly(but='dropout')
+@pytest.mark.parametrize('name', ['dropout', 'noise on weights', 'categorical', 'dynamic_rnn'])
 def test_nothing_moves_what_is_drawn(name, tmp_path):
   _, _, losses = train(name, 2)
   with tf.Graph().as_default():

@@ -38,33 +38,16 @@ def forget_shape(values):
   return tf.boolean_mask(values, tf.ones_like(values, tf.bool))
 
 
-@pytest.mark.nightly(but=[
-    'with_metric-The metric right-one value per example-2',
-    'with_loss-The loss of the model-tf.reshape(loss, [])-3'])
-@pytest.mark.parametrize('num_towers', [1, 2, 3])
-@pytest.mark.parametrize('make, what, fix', [(with_loss, 'The loss of the model',
-    'tf.reshape(loss, [])'),
-                                             (with_metric, 'The metric right',
-                                                 'one value per example')])
-def test_one_value_for_a_batch_of_any_size_is_refused(make, what, fix, num_towers):
+@pytest.mark.parametrize('settings, batch', [
+    ({}, 'every batch'), (dict(EVEN, num_towers=1), 'a batch of 8 examples'),
+    (dict(EVEN, num_towers=4), 'a batch of 2 examples')], ids=['any', 'whole', 'part'])
+@pytest.mark.parametrize('make, what, fix', [
+    (with_loss, 'The loss of the model', 'tf.reshape(loss, [])'),
+    (with_metric, 'The metric right', 'one value per example')], ids=['loss', 'metric'])
+def test_one_value_for_a_batch_of_several_is_refused(make, what, fix, settings, batch):
   with pytest.raises(UsageError) as error:
-    Run(model=make(one_value), num_towers=num_towers)
-  assert str(error.value).startswith(what + ' has 1 values for every batch') and fix in str(
-      error.value)
-
-
-@pytest.mark.nightly(but=[
-    'with_loss-The loss of the model-tf.reshape(loss, [])-2-4',
-    'with_metric-The metric right-one value per example-2-4'])
-@pytest.mark.parametrize('num_towers, rows', [(1, 8), (2, 4), (4, 2)])
-@pytest.mark.parametrize('make, what, fix', [(with_loss, 'The loss of the model',
-    'tf.reshape(loss, [])'),
-                                             (with_metric, 'The metric right',
-                                                 'one value per example')])
-def test_one_value_for_a_batch_of_several_is_refused(make, what, fix, num_towers, rows):
-  with pytest.raises(UsageError) as error:
-    Run(model=make(one_value), num_towers=num_towers, **EVEN)
-  assert str(error.value).startswith(f'{what} has 1 values for a batch of {rows} examples')
+    Run(model=make(one_value), **settings)
+  assert str(error.value).startswith(f'{what} has 1 values for {batch}')
   assert fix in str(error.value)
 
 

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+import models
 import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
 from tests.harness.small import Run, assert_same_weights
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
+from towers.data import load_synthetic
 from towers.placement.replicas import REPLICAS
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.reporting.describe import describe_precision
@@ -41,15 +43,10 @@ def get_scale(run):
 def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
   with Run(num_towers=2, placement='replicated', model=normed,
            **MIXED) as run, run.graph.as_default():
-    kept = [
-        variable for variable in tf.global_variables() + tf.local_variables() +
-        tf.get_collection(REPLICAS) if variable.dtype.base_dtype != tf.int64
-    ]
-    assert kept and {variable.dtype.base_dtype for variable in kept} == {tf.float32}
-    products = [
-        op for op in run.graph.get_operations()
-        if op.type == 'MatMul' and op.name.startswith('tower_')
-    ]
+    kept = [*tf.global_variables(), *tf.local_variables(), *tf.get_collection(REPLICAS)]
+    assert {variable.dtype.base_dtype for variable in kept} == {tf.float32, tf.int64}
+    products = [op for op in run.graph.get_operations()
+                if op.type == 'MatMul' and op.name.startswith('tower_')]
     # A clone leaves out what no weight needs.
     assert len(products) >= 2 * 5 and {op.outputs[0].dtype for op in products} == {tf.float16}
     assert {gradient.dtype for gradient, _ in run.program.gradients.gradients} == {tf.float32}
@@ -109,7 +106,7 @@ def unregularized(batch, is_training):
 
 @pytest.mark.nightly(but='131072.0-1')
 @pytest.mark.parametrize('loss_scale, accumulate', [
-    (1.0, 1), (1024.0, 1), (None, 1), (2.0 ** 17, 1), (1024.0, 3), (2.0 ** 17, 3)])
+    (None, 1), (2.0 ** 17, 1), (1024.0, 3), (2.0 ** 17, 3)])
 def test_penalties_weigh_the_same_at_any_scale_and_in_any_micro_batches(loss_scale, accumulate):
   def weights(model=regularized, **settings):
     return take_steps(model=model, batch_size=6, **dict(MIXED, **settings))[2]
@@ -128,9 +125,7 @@ def steep(batch, is_training):
 
 
 @pytest.mark.nightly(but='3-2')
-@pytest.mark.parametrize('accumulate, num_towers', [
-    (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.nightly) for point in [
-        (1, 1), (2, 1), (1, 2), (1, 3), (2, 2), (2, 3), (3, 3), (4, 3)]])
+@pytest.mark.parametrize('accumulate, num_towers', [(3, 2), (1, 1), (4, 3), (2, 1)])
 def test_micro_batches_overflow_where_one_batch_does(accumulate, num_towers):
   def train(loss_scale):
     with Run(model=steep, batch_size=12, train=small.random_examples(12), precision='mixed',
@@ -240,26 +235,18 @@ def test_weights_that_are_half_themselves_are_refused():
     Run(num_towers=2, model=model, **MIXED)
 
 
-@pytest.mark.parametrize('name, batch_norm_kind', [
-    ('convnet', 'first'), pytest.param('resnet20', 'first', marks=pytest.mark.nightly),
-    pytest.param('resnet20', 'sync', marks=pytest.mark.nightly)])
-def test_models_compute_in_half(name, batch_norm_kind):
-  import models
-  with tf.Graph().as_default() as graph:
-    precision = towers.build_precision('mixed', devices=['/device:CPU:0'] * 2)
-    store = towers.build_variable_store(devices=['/device:CPU:0', '/device:CPU:1'])
-    batch = towers.Batch((tf.zeros([2, 32, 32, 3], tf.uint8), tf.zeros([2], tf.int32)), 2)
-    built = towers.build_towers(models.build_classifier(name, num_classes=10), [batch] * 2,
-                                store=store, devices=['/device:CPU:0', '/device:CPU:1'],
-                                batch_norm=batch_norm_kind, precision=precision)
-    convolutions = [op for op in graph.get_operations() if op.type.startswith('Conv2D')]
-    assert convolutions and {op.outputs[0].dtype for op in convolutions} == {tf.float16}
-    assert {variable.dtype.base_dtype for variable in tf.trainable_variables()} == {tf.float32}
-    reduced = towers.unscale_gradients(towers.average_gradients(built), precision.loss_scale)
-    assert all(gradient.dtype == tf.float32 for gradient, _ in reduced.gradients)
-    if name == 'resnet20':
-      return  # Its kernels for half precision are for GPUs: one step takes minutes here.
-    with tf.Session(config=towers.build_session_config(towers.build_devices(2, 'cpu'))) as session:
-      session.run(tf.global_variables_initializer())
-      loss, gradients = session.run([reduced.loss, [gradient for gradient, _ in reduced.gradients]])
-    assert np.isfinite(loss) and all(np.isfinite(gradient).all() for gradient in gradients)
+@pytest.mark.nightly(but='convnet-first')
+@pytest.mark.parametrize('name, kind', [
+    ('convnet', 'first'), ('resnet20', 'first'), ('resnet20', 'sync')])
+def test_models_compute_in_half(name, kind):
+  data = load_synthetic(image_shape=(32, 32, 3), num_classes=10, num_train=4, num_validation=2)
+  run = Run(model=models.build_classifier(name, num_classes=10), batch_norm=kind, batch_size=4,
+            **dict(MIXED, train=data.train, validation=data.validation))
+  convolutions = [op for op in run.graph.get_operations() if op.type.startswith('Conv2D')]
+  assert convolutions and {op.outputs[0].dtype for op in convolutions} == {tf.float16}
+  assert {gradient.dtype for gradient, _ in run.program.gradients.gradients} == {tf.float32}
+  if name == 'convnet':  # Other kernels for half precision are for GPUs: a step takes minutes here.
+    with run:
+      assert np.isfinite(run.train())
+  else:
+    run.close()

@@ -9,7 +9,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness.live_memory import measure_peak
-from tests.harness.small import Run, dense, model, nightly_but
+from tests.harness.small import Run, dense, model
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.all_towers import SUMS
@@ -63,23 +63,20 @@ def find_copies(program, tower=0):
   return [op for op in program.graph.get_operations() if op.name.startswith(scope)]
 
 
-# (input mode, towers, build, placement, recompute, other settings)
+# (recompute, towers, other settings)
 POINTS = [
-    ('split', 1, 'reuse', 'host', 3, {}),
-    ('next', 2, 'clone', 'replicated', 'auto', dict(accumulate=2, batch_norm='sync')),
-    ('shard', 3, 'auto', 'balanced', 4, dict(precision='mixed', batch_norm='mean')),
-    ('split', 2, 'clone', 'first', 'auto', dict(precision='mixed', batch_norm='sync')),
-    ('next', 2, 'reuse', 'replicated', 'block_1/,block_2/', dict(accumulate=2)),
+    (3, 1, dict(mode='split')),
+    ('auto', 2, dict(mode='next', tower_build='clone', placement='replicated', accumulate=2,
+                     batch_norm='sync')),
+    ('block_1/,block_2/', 3, dict(mode='shard', placement='balanced', precision='mixed',
+                                  batch_norm='mean')),
 ]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize('mode, num_towers, build, placement, recompute, settings',
-                         nightly_but(POINTS[3:4], POINTS))
-def test_all_that_steps_leave_behind_has_the_same_bits(mode, num_towers, build, placement,
-                                                       recompute, settings):
-  program = assert_same_bits(recompute, mode=mode, num_towers=num_towers, tower_build=build,
-                             placement=placement, model=deep, **settings)
+@pytest.mark.parametrize('recompute, num_towers, settings', POINTS)
+def test_all_that_steps_leave_behind_has_the_same_bits(recompute, num_towers, settings):
+  program = assert_same_bits(recompute, num_towers=num_towers, model=deep, **settings)
   for tower in range(num_towers):
     copies = find_copies(program, tower)
     assert {op.type for op in copies} >= {'MatMul', 'GreaterEqual', 'Switch'}

@@ -40,11 +40,11 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
         call.compute(batch.tensors, index=index, scope=scope, instead=instead), batch)
     share = sums['loss'] / call.whole.divisor
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
+  beside = functools.lru_cache(1)(functools.partial(call_beside, call, batch, scope=scope))
   tower = Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
                 call.whole.num_examples, call.whole.divisor, batch.put_op,
                 num_micro_batches=call.whole.num_micro_batches, weights=weights, losses=losses,
-                wholes=wholes, call_beside=functools.lru_cache(1)(functools.partial(
-                    call_beside, call, batch, scope=scope)))
+                wholes=wholes, call_beside=beside)
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
@@ -53,7 +53,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   if index == 0 and batch.place is not None:
     call.draws.folds.update(find_folds(
         filter(is_random, ops), batch, scope=scope,
-        call_beside=lambda **sizes: tower.call_beside(**sizes).batch))
+        call_beside=lambda **sizes: beside(**sizes).batch))
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch)
   if index == 0:
     warn_of_left(left)

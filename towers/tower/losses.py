@@ -76,7 +76,8 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
     UsageError: other shapes, or another structure. Where only a run knows the shapes, it raises
       InvalidArgumentError, and for weights below 0.
   """
-  loss, metrics = returned, {}
+  loss: Any = returned
+  metrics: Dict[str, Any] = {}
   if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
     loss, metrics = returned
   losses = _name_losses(loss)
