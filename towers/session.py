@@ -52,14 +52,7 @@ class Session:
   def __init__(self, program: TrainingGraph, *, graph_rewriter: str = 'auto',
                inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
                stall_seconds: Optional[float] = None):
-    """Prepares; the session opens with `with`.
-
-    Args:
-      program: the program to run.
-      graph_rewriter, inter_threads, intra_threads: see `build_session_config`.
-      stall_seconds: how long a call may make no progress before the process ends and says why;
-        None to wait without a limit.
-    """
+    """Prepares, with the arguments of `towers.Program.session`; the session opens with `with`."""
     self.program = program
     self.watchdog = Watchdog(limit_seconds=stall_seconds or float('inf'))
     self._has_watchdog = stall_seconds is not None

@@ -63,14 +63,6 @@ def flip_a_byte(path, position):
     file.write(bytes([byte[0] ^ 0xff]))
 
 
-def limit_memory(more_bytes):
-  """Limits further memory of this process: allocations fail without filling the machine."""
-  with open('/proc/self/statm') as file:
-    pages = int(file.read().split()[0])
-  limit = pages * resource.getpagesize() + more_bytes
-  resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
-
-
 @contextlib.contextmanager
 def full_disk(num_bytes=0):
   """Lets no file grow beyond `num_bytes`: writing fails as on a full disk, in C++ and Python."""

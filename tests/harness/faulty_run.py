@@ -121,15 +121,6 @@ def dying_model(batch, is_training):
   return small.model((through(act, features), labels), is_training)
 
 
-def huge_model(batch, is_training):
-  """Allocates 16 GB, with a limit of 12 GB of addresses, of which threads take some."""
-  faults.limit_memory(12 * 2 ** 30)
-  losses, metrics = small.model(batch, is_training)
-  # Depends on a loss, because the graph rewriter would compute, and allocate, a constant.
-  size = tf.cast(tf.minimum(2.0 ** 16, 2.0 ** 16 + tf.abs(losses[0])), tf.int32)
-  return losses + tf.reduce_mean(tf.ones([size, size])), metrics
-
-
 TRAIN, VALIDATION = small.random_examples(24), small.random_examples(20, 'validation', seed=1)
 # What differs from a run without a fault: `train`, `validation`, `model`, or what loads the data.
 FAULTS = {
@@ -149,7 +140,6 @@ FAULTS = {
     'NaN': dict(train=faults.poison(TRAIN, ROW)),
     'other data': dict(train=small.random_examples(24, seed=2)),
     'loading sleeps': dict(load=faults.hang),
-    'out of memory': dict(model=huge_model),
 }
 
 

@@ -203,8 +203,10 @@ class Run:
           timetable = self._begin(keeper, standing)
           progress = self._show(timetable, closing)
           own = self._keep(progress, history, closing)
-          self._loop = Loop(session, timetable=timetable, keeper=keeper, progress=progress,
-                            signals=self._signals, end_at=self._find_end())
+          self._loop = Loop(
+              session, timetable=timetable, keeper=keeper, progress=progress,
+              signals=self._signals,
+              end_at=config.max_seconds and self._startup.started + config.max_seconds)
           callbacks = Callbacks(self, self._callbacks, keeper.save_last)
           progress.callbacks.extend([*own, callbacks])
           if session.step < reached:
@@ -283,11 +285,6 @@ class Run:
       closing.callback(callback.close)
     self.writer, self._mark = Writer(summaries, lambda: steps.step), steps.metrics.mark()
     return own
-
-  def _find_end(self) -> Optional[float]:
-    """Returns by when the run is to end, by time.monotonic(), or None."""
-    seconds = self._config.max_seconds
-    return None if seconds is None else self._startup.started + seconds
 
   def _advise(self, progress):
     """Says what would make the input faster, if the towers wait for it."""

@@ -1,4 +1,4 @@
-"""Runs of main.py that stall or run out of memory end in time, with a code and one message."""
+"""Runs of main.py that stall or meet damaged data end in time, with a code and one message."""
 
 import time
 
@@ -40,14 +40,6 @@ def test_a_run_that_stalls_ends_in_time_and_tells_why(fault, flags, words):
   assert 'Nothing went forward for 2 s (stall_seconds)' in error
   # Set-up of the session, the limit, and a second for each iterator.
   assert seconds < 12
-
-
-@pytest.mark.nightly
-def test_out_of_memory_ends_with_what_to_try():
-  [error], _ = run('out of memory')
-  for words in ('has no room for a tensor of shape [65536, 65536], float, 17.18 GB',
-                '2 examples per tower', '--accumulate=2'):
-    assert words in error
 
 
 @pytest.mark.nightly
