@@ -73,18 +73,14 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
   evaluations = Evaluations(folder)
   summaries = _build_summaries(config.summary_dir)
   plan = program.plan
-
-  def is_over(measured_step):
-    return _is_over(folder, measured_step, config.count_steps(plan), best_metric=config.best_metric,
-                    early_stopping=config.early_stopping)
-
   session = Session(program, **config.session_settings())
   with session.opened(startup), session.as_default(), session.explained():
     steps = session.steps
     steps.start_validation()
     startup.finish()
     told_at = float('-inf')
-    while not is_over(evaluations.last_step()):
+    while not _is_over(folder, evaluations.last_step(), config.count_steps(plan),
+                       best_metric=config.best_metric, early_stopping=config.early_stopping):
       after = evaluations.last_step()
       step = _take_newest(session.tf_session, program.averages, folder, after)
       if step is None:
