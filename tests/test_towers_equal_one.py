@@ -220,8 +220,7 @@ def run_program(model, data, size, optimizer, num_towers, validation_tower, **se
         validation=validate_on(40 if size % BATCH == 0 else 31, 'validation'), batch_size=BATCH,
         optimizer=OPTIMIZERS[optimizer](), learning_rate=RATES.get(optimizer),
         num_towers=num_towers + validation_tower, validation_tower=validation_tower,
-        weight_decay=0.01, batch_norm='sync' if model == 'normed' else 'first', shuffle=False,
-        device='cpu', **settings)
+        weight_decay=0.01, batch_norm='sync', shuffle=False, device='cpu', **settings)
     return Outcome(program)
 
 

@@ -89,20 +89,17 @@ class BatchNorms:
 def _check(kind, tower):
   """Refuses batch normalisation of the first tower that would silently have no effect."""
   moving = list(filter(is_moving_average, tf.global_variables()))
-  update_ops = tower.update_ops
-  frozen = _find_frozen(moving, tower.loss) if moving and not update_ops else []
+  frozen = _find_frozen(moving, tower.loss) if moving and not tower.update_ops else []
   averages = [variable.op.name for variable in moving if variable not in frozen]
-  if averages and not update_ops and not find_step_writes([tower.loss]).early:
+  if averages and not tower.update_ops and not find_step_writes([tower.loss]).early:
     raise UsageError(f'Nothing updates {averages[0]} and {len(averages) - 1} more moving averages, '
                      'so that validation would use their initial values: add their updates to '
                      'tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer its `updates`), or '
                      'use towers.tower.batch_norm_layer.')
-  if kind != 'first' and (update_ops or averages) and not match_towers(
-      BATCH_MOMENTS, [tower.scope]):
+  if kind != 'first' and averages and not match_towers(BATCH_MOMENTS, [tower.scope]):
     raise UsageError(f'batch_norm={kind} needs layers that share their sums between towers, as '
-                     'towers.tower.batch_norm_layer does; the model\'s own, which update '
-                     f'{averages[0] if averages else update_ops[0].name}, do not: use '
-                     'batch_norm=first, or towers.tower.batch_norm_layer.')
+                     f'towers.tower.batch_norm_layer does; the model\'s own, with {averages[0]}, '
+                     'do not: use batch_norm=first, or towers.tower.batch_norm_layer.')
 
 
 def is_moving_average(variable: Union[Variable, Operation]) -> bool:

@@ -33,12 +33,9 @@ class GlobalBatch(NamedTuple):
 
 def join_batches(batches: Sequence[Batch], *, num_workers: int = 1,
                  accumulate: int = 1) -> GlobalBatch:
-  """Returns the global batch of the towers' batches.
+  """Returns the global batch of the batches of this worker's towers; each worker has as many.
 
-  Args:
-    batches: of the towers of this worker.
-    num_workers: each with as many towers.
-    accumulate: micro-batches of a full step.
+  A full step has `accumulate` micro-batches.
   """
   batches, num_towers = list(batches), len(batches) * num_workers
   if num_towers * accumulate > 1:

@@ -44,13 +44,9 @@ class ModelCall(NamedTuple):
 
   def compute(self, tensors: Any, *, index: int, scope: str,
               instead: Optional[Dict[str, Variable]] = None) -> Any:
-    """Returns what the model returns for a batch's tensors.
+    """Returns what the model returns for the tensors of a tower's batch, in its open name scope.
 
-    Args:
-      tensors: of the batch.
-      index: of the tower.
-      scope: its name scope, which is open, with a slash at the end.
-      instead: what it reads instead of the store's variables, by name; by default its replicas.
+    It reads the variables `instead` of the store's, by name; by default its replicas.
     """
     store, outer = self.store, tf.get_variable_scope()
     store.begin_tower()

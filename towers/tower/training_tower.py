@@ -21,11 +21,7 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
                 recomputed: Union[str, int]) -> Tower:
   """Returns a tower that the model builds, with the gradients of its loss without penalties.
 
-  Args:
-    call: of the model.
-    index: of the tower.
-    recording: of the tower, which has begun.
-    frozen, recomputed: as `frozen` and `recompute` of `build_towers`.
+  Its recording has begun; `frozen` and `recomputed` are as `build_towers` takes them.
   """
   store, graph, batch = call.store, tf.get_default_graph(), call.whole.batches[index]
   before = tf.global_variables()

@@ -23,12 +23,8 @@ def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any]
                 batch: Collection[str]) -> None:
   """Raises UsageError for an op that clones would share, but that the tower's batch makes.
 
-  Args:
-    roots: the ops of a tower's results.
-    inside: the ops that are cloned.
-    nodes: all of the graph's, by name.
-    made: the ops that the tower has added to the graph.
-    batch: the ops of the tower's batch.
+  Of the graph's `nodes`, by name, a tower has `made` some, and those `inside` are cloned; `roots`
+  are those of its results, and `batch` those of its batch.
   """
   pending = [*roots, *(source for name in inside for source in map(get_op_name, nodes[name].input))]
   seen: Set[str] = set()
@@ -47,12 +43,7 @@ def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any]
 
 
 def check_state(inside: Iterable[str], nodes: Dict[str, Any]) -> None:
-  """Raises UsageError for an op whose state others of its tower set, or that calls Python.
-
-  Args:
-    inside: the ops that are cloned.
-    nodes: all of the graph's, by name.
-  """
+  """Raises UsageError for a cloned op whose state others of its tower set, or that calls Python."""
   graph = tf.get_default_graph()
   holds_state = dict.fromkeys(_WITHIN_A_STEP, False)
   for name in sorted(inside):

@@ -25,11 +25,7 @@ class Cloner:
   """Clones towers where it can; after a failure the model builds all further ones."""
 
   def __init__(self, build: str, store: VariableStore, *, left_out: Collection[str] = ()):
-    """Knows no tower yet; clones add nothing to the collections `left_out`.
-
-    Raises:
-      UsageError: `build` is none of `TOWER_BUILDS`.
-    """
+    """Knows no tower yet; clones add nothing to the collections `left_out`."""
     if build not in TOWER_BUILDS:
       raise UsageError(f"tower_build={build}: choose one of {', '.join(TOWER_BUILDS)}.")
     self._build = build
@@ -39,11 +35,7 @@ class Cloner:
 
   def build(self, batches: Sequence[Batch], index: int, device: str,
             by_model: Callable[[int, Recording], Tower]) -> Tower:
-    """Returns tower `index` of those on `batches`, a clone of an earlier one or built by the model.
-
-    Args:
-      batches, index, device: see above.
-      by_model: takes the index and a recording that has begun.
+    """Returns tower `index` of those on `batches`, a clone of an earlier one or built `by_model`.
 
     Raises:
       UsageError: a tower cannot be cloned, and `build` is 'clone'.

@@ -24,13 +24,7 @@ class RowShapes:
   """
 
   def __init__(self, batch: Batch, nodes: Sequence[Any], whole: Any):
-    """Finds the shapes that the tower asks for.
-
-    Args:
-      batch: of the tower.
-      nodes: of the tower, in the graph's order.
-      whole: the GraphDef of the whole graph.
-    """
+    """Finds the shapes that a tower asks for, of its nodes in the order of the `whole` GraphDef."""
     given = tf.nest.flatten(batch.tensors)
     # GPUs have no kernel for the shape of strings.
     tensors = [tensor for tensor in given if tensor.dtype != tf.string]

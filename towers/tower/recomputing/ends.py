@@ -13,14 +13,9 @@ def find_ends(readers: Sequence[Sequence[Operation]], roots: Sequence[Operation]
               backward: Set[Operation]) -> List[List[Operation]]:
   """Returns for each segment the ops that end its part of the backward pass.
 
-  These are gradients, and what the parts of segments before it take. Once they have run, nothing
-  holds an activation of the segment. Ops that may not run, for which nothing can wait, are left
-  out.
-
-  Args:
-    readers: of the copies of each segment, the ops of the backward pass; the last segment has none.
-    roots: the ops of the gradients.
-    backward: the ops of the backward pass.
+  These are gradients, the `roots`, and what the parts of segments before it take. Once they have
+  run, nothing holds an activation of the segment. Ops that may not run, for which nothing can wait,
+  are left out. `readers` are, of all but the last segment, the ops that read its copies.
   """
   levels = _find_levels(readers, backward)
   ends: Dict[int, Set[Operation]] = collections.defaultdict(set)

@@ -52,8 +52,7 @@ def recompute(setting: Union[str, int], tower: Tower, *, recording: Recording, f
 
   Args:
     setting: see `parse_recompute`.
-    tower, recording: the tower, with the gradients of its loss.
-    first_backward: the number of ops in the graph before those of the gradients.
+    tower, recording: of a tower with its gradients, whose ops start at `first_backward`.
     warns: whether to say if there is nothing to gain.
 
   Raises:
