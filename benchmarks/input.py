@@ -107,7 +107,7 @@ def build_bare(kind: str, data_dir: str) -> Any:
   It augments with TensorFlow's stateful random ops.
   """
   from tensorflow_v1 import plain_data_options, tf
-  from towers.data.augment import NUM_DRAWS, choose_random_windows
+  from towers_data.windows import NUM_DRAWS, choose_random_windows
 
   def parse_photo(record, window):
     features = tf.io.parse_single_example(

@@ -25,6 +25,7 @@ ANNEXES = {
     '--predict': 'towers_tools.serving.predict:predict',
     '--report': 'towers_tools.report:Report',
     '--trace_steps': 'towers_tools.timeline:Timeline',
+    'images to predict': 'towers_data.image_folder:load_images',
     'data=cifar10': 'towers_data.cifar:load_cifar10',
     'data=cifar100': 'towers_data.cifar:load_cifar100',
     'data=images': 'towers_data.image_folder:load_image_folder',

@@ -3,12 +3,16 @@ known.
 """
 
 import functools
+import io
 
 import numpy as np
 
+import towers
 from tensorflow_v1 import tf
+from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.tfrecord import write_record
-from towers_data.example_proto import encode_example
+from towers_data.encoded_images import ImageFormat, ImageSource, encoded_examples
+from towers_data.labelled_example import decode_labelled, encode_example
 
 
 @functools.lru_cache(maxsize=None)
@@ -48,3 +52,58 @@ def damage(path, offset, change=0xFF):
   content = bytearray(path.read_bytes())
   content[offset] ^= change
   path.write_bytes(bytes(content))
+
+
+FORMAT = ImageFormat(size=16, channels=3, max_pixels=10**6)
+
+
+def decode(record):
+  if isinstance(record, BadRecordError):
+    return record
+  try:
+    return decode_labelled(record, num_classes=1000, first_label=1)
+  except BadRecordError as error:
+    return error
+
+
+class List:
+  """Records that are held in a list."""
+
+  def __init__(self, contents, labels=None, policy='skip'):
+    """Images where labels are given, else Examples."""
+    def read(numbers):
+      if labels is not None:
+        return [(contents[number], labels[number]) for number in numbers]
+      return [decode(contents[number]) for number in numbers]
+
+    self.bad_records = BadRecords(policy, io.StringIO())
+    self.source = ImageSource(len(contents), read, lambda number: ('file', 100 * number, number))
+
+  def take(self, *, format=FORMAT, augment='none', **settings):
+    examples = encoded_examples(self.source, format=format, augment=augment, seed=5,
+                                bad_records=self.bad_records, name='pictures')
+    return take(examples, **settings)
+
+
+def take(examples, *, mode='split', num_towers=1, batch_size=8, num_steps=None, first_step=0,
+         shuffle=False, parallel_calls=None):
+  """Returns for each step {label: image} over all towers."""
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size,
+                             num_towers=num_towers)
+    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=shuffle, seed=1,
+                                 parallel_calls=parallel_calls)
+    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
+               for batch in inputs.next_batches()]
+    steps = []
+    with tf.Session() as session:
+      session.run(inputs.initializer, inputs.feed_dict(first_step))
+      for _ in range(num_steps or plan.steps_per_epoch):
+        taken = {}
+        for (images, labels), count in session.run(batches):
+          assert len(images) == len(labels) >= max(count, 1) and images.dtype == np.uint8
+          for image, label in zip(images[:count], labels[:count]):
+            assert label not in taken
+            taken[int(label)] = image
+        steps.append(taken)
+    return steps

@@ -11,14 +11,13 @@ import struct
 import numpy as np
 import pytest
 
-from tests.data.pictures import jpegs, picture
-from tests.data.test_encoded_images import List
+from tests.data.pictures import List, jpegs, picture
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import Records, scan_tfrecord, write_record
 from towers_data.cifar import CIFARS, read_cifar
-from towers_data.example_proto import encode_example
+from towers_data.labelled_example import encode_example
 from towers_data.npy import map_npy
 
 # How many damaged inputs: 9,500 in all.

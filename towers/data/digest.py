@@ -7,12 +7,11 @@ without their folders, since these differ between machines, and the bytes of 16.
 
 import hashlib
 import os
-from typing import NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from towers.data.bad_records import BadRecordError
-from towers.data.encoded_images import ImageSource
 from towers.data.examples import Examples
 
 # The name of a tensor in checkpoints that belongs to no variable.
@@ -82,7 +81,7 @@ def _digest_array(array):
   return _to_int64(digest)
 
 
-def _digest_images(source: ImageSource, count: int) -> int:
+def _digest_images(source: Any, count: int) -> int:
   digest = hashlib.sha256()
   for index in _choose(count, _MOST_ROWS).tolist():
     path, offset, record = source.place(index)

@@ -70,7 +70,7 @@ class Examples(NamedTuple):
       where that is not known.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
-    source: where encoded images are, an `encoded_images.ImageSource`; None elsewhere.
+    source: where encoded images are, an `ImageSource` of the annex towers-data; None elsewhere.
     augmentations: how many functions of `augmented` change it, each by other draws.
   """
   num_examples: int

@@ -17,8 +17,7 @@ from tensorflow_v1 import tf
 from test_cifar import write as write_cifar
 from test_npy_folder import write as write_npy
 from tests import ROOT
-from tests.data.pictures import damage, jpegs
-from tests.data.test_encoded_images import take
+from tests.data.pictures import damage, jpegs, take
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.data.pictures import jpegs, picture
-from tests.data.test_encoded_images import take
+from tests.data.pictures import jpegs, picture, take
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.formats.png import encode_png

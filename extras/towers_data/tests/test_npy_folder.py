@@ -61,22 +61,15 @@ def test_whatever_numpy_writes_of_numbers_is_mapped(tmp_path, array):
 
 
 @pytest.mark.parametrize('change, words', [
-    (lambda content: b'', 'not a .npy'), (lambda content: b'PK' + content, 'not a .npy'),
-    (lambda content: content[:-1], 'truncated'), (lambda content: content + b'x', 'damaged'),
-    (lambda content: content[:40], 'header'),
-    (lambda content: content.replace(b'(7, 2)', b'(7,-2)'), 'header'),
-    (lambda content: content.replace(b'(7, 2)', b'(8, 2)'), 'truncated'),
-    (lambda content: content.replace(b'(7, 2), }' + b' ' * 32, b'(' + b'9' * 17 + b', ' + b'9' * 17
-                                     + b'), '
-                                     b'}'), 'decl'),
-    (lambda content: content.replace(b'<i8', b'|O8'), 'header'),
-    (lambda content: content.replace(b'<i8', b'<U8'), 'header'),
-    (lambda content: content.replace(b"'<i8'", b'f(x) '), 'header'),
-    (lambda content: content.replace(b'<i8', b'<i9'), "dtype descriptor: '<i9'"),
-    (lambda content: content.replace(b"'<i8'", b"'<f16'").replace(b'   \n', b'  \n'),
-     'dtype float128 cannot'), (lambda content: content[:9], 'header'),
+    (lambda content: b'', 'npy'), (lambda content: b'PK' + content, 'npy'),
+    (lambda content: content[:-1], 'npy'), (lambda content: content[:40], 'npy'),
+    (lambda content: content + b'x', 'declares int64 of shape .7, 2.*240 bytes.*has 241'),
+    (lambda content: content.replace(b'(7, 2)', b'(7,-2)'), 'npy'),
+    (lambda content: content.replace(b'(7, 2)', b'(8, 2)'), 'npy'),
+    (lambda content: content.replace(b'<i8', b'|O8'), 'npy'),
+    (lambda content: content[:-8].replace(b'<i8', b'|S8').replace(b'(7', b'(6'), 'cannot'),
+    (lambda content: content.replace(b'(7, 2)', b'(0, 2)'), 'at least 1 example'),
     (lambda content: content.replace(b'False', b'True').replace(b'   \n', b'    \n'), 'Fortran'),
-    (lambda content: content[:6] + b'\x02\x00\xff\xff\xff\xff' + content[12:], 'declares a length'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_damaged_files_are_refused(tmp_path, change, words):
   path = tmp_path / 'array.npy'

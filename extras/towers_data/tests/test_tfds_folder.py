@@ -8,8 +8,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.data.pictures import jpegs
-from tests.data.test_encoded_images import take
+from tests.data.pictures import jpegs, take
 from tests.data.tfds import (
   MNIST,
   OLD_MNIST,

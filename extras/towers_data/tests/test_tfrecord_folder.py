@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from tests.data.pictures import damage, write_tfrecords
-from tests.data.test_encoded_images import take
+from tests.data.pictures import damage, take, write_tfrecords
 from towers import data
 from towers.base.json_files import seal
 from towers.base.usage_error import UsageError

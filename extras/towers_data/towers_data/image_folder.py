@@ -6,19 +6,51 @@
 """
 
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
+
+from towers.base.files import open_regular
 from towers.base.usage_error import UsageError
-from towers.data.bad_records import BadRecords
-from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
-from towers.data.examples import DataSet
+from towers.data.bad_records import BadRecordError, BadRecords
+from towers.data.examples import DataSet, Examples
 from towers.data.folders.idx_folder import list_folder
-from towers.data.folders.image_files import EXTENSIONS, ImageFiles
+from towers_data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers_data.folder import check_folder, scan_folder
 
 VALIDATION_NAMES = ('validation', 'val', 'test')
 DEFAULT_SIZE = 224
+_EXTENSIONS = ('.jpg', '.jpeg', '.png')
 _NEEDS = 'the folders train and validation, each with a folder of JPEGs or PNGs for every class'
+
+
+class ImageFiles:
+  """JPEGs and PNGs, each a file of its own, by index."""
+
+  def __init__(self, paths: Sequence[str], labels: Sequence[int]):
+    """Reads nothing yet."""
+    self.paths = list(paths)
+    self.labels = np.array(labels, np.int32)
+
+  @property
+  def source(self) -> ImageSource:
+    """The images and their labels."""
+    return ImageSource(len(self.paths), self.read, self.place)
+
+  def read(self, indices: Sequence[int]) -> List[Any]:
+    """Returns for each index the file's bytes and its label, or a BadRecordError."""
+    results: List[Any] = []
+    for index in indices:
+      try:
+        with open_regular(self.paths[index]) as file:
+          results.append((file.read(), self.labels[index]))
+      except OSError as error:
+        results.append(BadRecordError(f'cannot be read: {error.strerror}'))
+    return results
+
+  def place(self, index: int) -> Tuple[str, int, int]:
+    """Returns the file, the offset 0 and the record 0: a file is one record."""
+    return self.paths[index], 0, 0
 
 
 def load_image_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Optional[int] = None,
@@ -36,10 +68,8 @@ def load_image_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Opt
   format = ImageFormat(size=size, channels=3, max_pixels=max_image_pixels)
 
   def examples_of(split, augment):
-    files = splits[split]
-    return encoded_examples(ImageSource(len(files.paths), files.read, files.place), format=format,
-                            augment=augment, seed=seed, bad_records=bad_records,
-                            name=f'images_{split}')
+    return encoded_examples(splits[split].source, format=format, augment=augment, seed=seed,
+                            bad_records=bad_records, name=f'images_{split}')
 
   return DataSet(
       train=examples_of('train', augment), validation=examples_of('validation', 'none'),
@@ -99,4 +129,15 @@ def _images(folder):
   if not os.path.isdir(folder):
     return []
   return [entry.path for entry in scan_folder(folder)
-          if entry.name.lower().endswith(EXTENSIONS) and not entry.is_folder]
+          if entry.name.lower().endswith(_EXTENSIONS) and not entry.is_folder]
+
+
+def load_images(folder: str, *, size: int, channels: int, max_pixels: int,
+                bad_records: BadRecords) -> Tuple[List[str], Examples]:
+  """Returns the names of a folder's images, without classes, and their examples as for validation.
+  """
+  paths = _images(folder)
+  examples = encoded_examples(
+      ImageFiles(paths, [0] * len(paths)).source, format=ImageFormat(size, channels, max_pixels),
+      augment='none', seed=0, bad_records=bad_records, name='images')
+  return [os.path.basename(path) for path in paths], examples

@@ -16,12 +16,11 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 
 from tensorflow_v1 import Session, tf
+from towers.annexes import load as load_annex
 from towers.base.files import name_other_kind, write_whole
 from towers.base.output import write
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
-from towers.data.folders.image_files import EXTENSIONS, ImageFiles
 from towers.training.faults.run_error import RunError
 from towers.training.settings.config import Config
 from towers_tools.serving.export import open_checkpoint, open_export, session_config
@@ -137,10 +136,6 @@ def _fit(path, array, expected):
 def _read_folder(config, expected) -> Iterator[Batch]:
   """Yields the batches of a folder's images, cut and resized as for validation."""
   folder = config.predict
-  names = sorted(name for name in os.listdir(folder)
-                 if name.lower().endswith(EXTENSIONS) and not name.startswith('.'))
-  if not names:
-    raise UsageError(f'predict={folder} holds no JPEG or PNG.')
   [(name, image), *others] = expected.items()
   shape, dtype = image.shape.as_list()[1:], image.dtype
   if others or dtype != tf.uint8 or len(shape) != 3 or shape[0] != shape[1] or shape[2] not in (
@@ -150,13 +145,13 @@ def _read_folder(config, expected) -> Iterator[Batch]:
                      'a .npy or .npz file.')
   height, _, channels = shape
 
-  files = ImageFiles([os.path.join(folder, name) for name in names], [0] * len(names))
   bad_records = BadRecords(config.on_bad_record)
-  format = ImageFormat(size=height, channels=channels, max_pixels=config.max_image_pixels)
+  names, examples = load_annex('images to predict')(
+      folder, size=height, channels=channels, max_pixels=config.max_image_pixels,
+      bad_records=bad_records)
+  if not names:
+    raise UsageError(f'predict={folder} holds no JPEG or PNG.')
   with tf.Graph().as_default(), tf.Session(config=session_config()) as session:
-    examples = encoded_examples(ImageSource(len(names), files.read, files.place), format=format,
-                                augment='none', seed=0, bad_records=bad_records, name='predict')
-    assert examples.read is not None
     read = examples.read(tf.data.Dataset.range(len(names)), epoch=tf.zeros([], tf.int64),
                          parallel_calls=config.input_threads or 2)
     next_batch = tf.data.make_one_shot_iterator(read.batch(config.batch_size)).get_next()

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import pytest
 
 from tensorflow_v1 import tf
-from towers_data.example_proto import decode_example, encode_example
+from towers_data.labelled_example import decode_example, encode_example
 
 features = st.dictionaries(st.text(max_size=20),
                            st.one_of(st.binary(max_size=300), st.integers(-2**63, 2**63 - 1)),

@@ -4,8 +4,8 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.data.pictures import jpegs, picture
-from towers.data.formats.image_header import ImageHeader, check_is_whole, read_image_header
 from towers.data.formats.png import encode_png
+from towers_data.image_header import ImageHeader, check_is_whole, read_image_header
 
 
 def test_size_and_channels_of_jpegs_and_pngs():

@@ -14,19 +14,14 @@ from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from towers.data.augment import (
-  NUM_DRAWS,
-  choose_central_windows,
-  choose_random_windows,
-  mirror,
-  pad_crop_mirror,
-)
+from towers.data.augment import pad_crop_mirror
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.draws import draw
 from towers.data.examples import Examples
-from towers.data.formats.image_header import check_is_whole, read_image_header
 from towers.data.formats.png import encode_png
 from towers.data.stand_ins import build_report, map_chunks
+from towers_data.image_header import check_is_whole, read_image_header
+from towers_data.windows import NUM_DRAWS, choose_central_windows, choose_random_windows, mirror
 
 # Decoded in place of what could not be read.
 _BLANK = encode_png(np.zeros([1, 1, 1], np.uint8))
