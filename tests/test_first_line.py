@@ -63,6 +63,10 @@ def build(model=model, **settings):
     (lambda: dict(validation_tower=True), 'validation_tower has nothing to measure'),
     (lambda: dict(num_towers=1, validation_tower=True, validation=EXAMPLES),
      'takes one tower for itself'),
+    (lambda: dict(train=towers.from_arrays(FEATURES.astype(np.float64), LABELS)),
+     "which are 0: float64, 1: int32: cast arrays before, as features.astype('float32')"),
+    (lambda: dict(train=towers.from_arrays(FEATURES, LABELS.astype(np.float32))),
+     'which are 0: float32, 1: float32: cast arrays before'),
     (lambda: dict(validation=towers.from_arrays(FEATURES.astype(np.float64), LABELS), num_towers=3,
                   validation_tower=True), 'component 0 is float64 in the validation split and '
      'float32 in the training split: convert one'),

@@ -4,7 +4,9 @@ Where TensorFlow does not know it beforehand, the first example decides, and all
 it: TensorFlow's own message would name neither the split nor the component.
 """
 
-from typing import Any, NamedTuple, Tuple
+import contextlib
+import re
+from typing import Any, Iterator, NamedTuple, Tuple
 
 import numpy as np
 
@@ -117,6 +119,23 @@ def describe_shapes(part: Component, shape: Any, fix: str) -> str:
   """Returns what is wrong with an example whose component has another shape than the first."""
   return (f'{part} has shape {shape}, and shape {part.shape.as_list()} in the first example; a '
           f'batch needs one shape: {fix}')
+
+
+@contextlib.contextmanager
+def naming_dtypes(batch: Any) -> Iterator[None]:
+  """Makes TensorFlow's error about dtypes a UsageError that names those of the batch."""
+  from tensorflow_v1 import tf
+  try:
+    yield
+  except TypeError as error:
+    if not re.search("does not match type|has DataType|that don't all match", str(error)):
+      raise
+    parts = [f'{path}: {leaf.dtype.name}'.lstrip(': ')
+             for path, leaf in zip(find_paths(batch), tf.nest.flatten(batch))]
+    raise UsageError(
+        f"The model does not take the dtypes of its batch, which are {', '.join(parts)}: cast "
+        "arrays before, as features.astype('float32') and labels.astype('int32'), or tensors in "
+        f'the model, as tf.cast(features, tf.float32). TensorFlow says: {error}') from error
 
 
 def find_components(dataset: Any, name: str, *, marks_bad: bool = False) -> Components:

@@ -4,6 +4,7 @@ import contextlib
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from tensorflow_v1 import Tensor, Variable, tf
+from towers.data.components import naming_dtypes
 from towers.data.composite import decode_batch
 from towers.placement import variables
 from towers.tower.batch_norm_layer import joined_sums
@@ -65,4 +66,5 @@ class ModelCall(NamedTuple):
                                                **half))
       contexts.enter_context(tf.variable_creator_scope(creator))
       contexts.enter_context(variables.naming_missing(tower=index))
+      contexts.enter_context(naming_dtypes(tensors))
       return self.model(decode_batch(tensors), self.is_training)

@@ -25,8 +25,8 @@ def map_npy(path: str) -> np.ndarray:
     raise UsageError(f'{path}: cannot be read as a .npy file of numbers: {str(error)[:200]}; copy '
                      'it again, or make it with numpy.save.') from None
   if array.dtype.name not in DTYPES or not array.size:
-    raise UsageError(f'{path}: {array.dtype.name} of shape {list(array.shape)} cannot be read; give '
-                     'at least 1 example, and convert the array with .astype() to one of '
+    raise UsageError(f'{path}: {array.dtype.name} of shape {list(array.shape)} cannot be read; '
+                     'give at least 1 example, and convert the array with .astype() to one of '
                      f"{', '.join(DTYPES)}.")
   if array.offset + array.nbytes != size:
     raise UsageError(f'{path}: damaged: its header declares {array.dtype} of shape '
