@@ -10,7 +10,7 @@ from typing import Any, Callable, TypeVar
 
 import numpy as np
 
-from tensorflow_v1 import Optimizer, is_dataset, tf
+from tensorflow_v1 import Optimizer, is_dataset
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.examples import DataSet, Examples
 from towers.settings import SETTINGS, find_meant
@@ -124,8 +124,6 @@ def describe(given: Any) -> str:
     return f'a NumPy array of shape {list(given.shape)}'
   if type(given) in (tuple, list):
     return f'a {type(given).__name__} of {len(given)}'
-  if isinstance(given, tf.Tensor):
-    return 'a tensor'
   if isinstance(given, type):
     return f'the class {given.__name__}'
   return f"{'an' if type(given).__name__[0] in 'AEIO' else 'a'} {type(given).__name__}"

@@ -61,6 +61,13 @@ class ReducedGradients(NamedTuple):
   add_op: Optional[Operation] = None
   clear: Optional[Callable[[], Operation]] = None
 
+  @property
+  def begins_with_loss(self) -> bool:
+    """Whether `metrics` begins with `loss` itself, so that one fetch brings both."""
+    return self.metrics is not None and (
+        any(part is self.loss for part in self.metrics.op.inputs) or
+        any(part is self.metrics for part in self.loss.op.inputs))
+
   def map_gradients(self, change: Callable[[Gradient, Variable], Gradient]) -> 'ReducedGradients':
     """Returns the same with `change(gradient, variable)`, built on the variable's device, of each.
     """

@@ -80,7 +80,8 @@ class Steps:
 
     self._accumulates = program.gradients.add_op is not None
     self._made = Calls(session, program)
-    self._num_fetches, self._calls = self._made.num_fetches, self._made.plain
+    self._num_fetches, self._has_both = self._made.num_fetches, self._made.has_both
+    self._calls = self._made.plain
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
 
@@ -187,8 +188,7 @@ class Steps:
       found, count = self._calls['measure_and_train'](), self._made.num_measured
       (sums, *rows), results = found[:count], found[count:]
       beside.add(sums, rows)
-    self._end_step(results)
-    return results[0]
+    return self._end_step(results)
 
   def take(self, beside: Optional[ValidationPass] = None) -> Tuple[float, Optional[Retried]]:
     """Updates the weights once as `train` does; tries again where that is not finite.
@@ -232,7 +232,9 @@ class Steps:
                           num_steps=inputs.plan.steps_per_epoch, step=step)
 
   def _end_step(self, results):
-    """Counts the last run of a step, and raises NotFinite if the guard has blocked its update."""
+    """Counts the last run of a step; returns its loss, or raises NotFinite if it was refused."""
+    if self._has_both:
+      results = [results[0][0], *results[1:3], results[0]]
     self.runs += 1
     if self.has_other_workers:
       self._votes.count(results[self._num_fetches - 1], self.step)
@@ -245,6 +247,7 @@ class Steps:
       self.skip()
     else:
       raise NotFinite
+    return results[0]
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after it made gradients too large; returns whether it could."""
