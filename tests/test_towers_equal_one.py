@@ -126,7 +126,7 @@ MODELS = {'plain': small.model, 'normed': normed, 'weighted': weighted, 'table':
           'looped': looped, 'penalised': penalised, 'nan for zeros': of_directions,
           'averaged': averaged, 'partitioned': partitioned, 'several': several, 'counted': counted,
           'contrasted': contrasted, 'drawn': drawn}
-# Whose micro-batches have a part in each other.
+# Whose micro-batches have a part in each other; one tower has nothing to join.
 WHOLE_STEPS = ('normed', 'several', 'counted', 'contrasted')
 
 
@@ -175,10 +175,11 @@ PLAIN = dict({name: values[0] for name, values in MATHEMATICS.items()}, num_towe
 
 def is_valid(point):
   """Whether these values of some features go together."""
+  joins = point.get('num_towers') != 1
   point = {**PLAIN, **point}
   # Rows that do not count have no part in moments, nor have micro-batches in each other's; and a
   # mean over all rows has them in it.
-  if point['model'] in WHOLE_STEPS and point['accumulate'] > 1:
+  if point['model'] in WHOLE_STEPS and (point['accumulate'] > 1 or not joins):
     return False
   # A row that is skipped moves the places of those behind it in its tower.
   if point['model'] in ('drawn', 'contrasted') and point['data'] in ('damaged', 'sounds'):
