@@ -68,7 +68,7 @@ def test_an_idx_file_that_claims_terabytes_takes_no_memory(tmp_path, zipped):
     file.write(header + b'few')
   tracemalloc.start()
   try:
-    with pytest.raises(UsageError, match='claims uint8 of shape'):
+    with pytest.raises(UsageError, match='claims .* bytes of uint8'):
       towers.data.formats.idx.read_idx(path)
     assert tracemalloc.get_traced_memory()[1] < 4 * 2 ** 20
   finally:

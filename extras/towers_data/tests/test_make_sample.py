@@ -67,7 +67,7 @@ def test_the_script_reproduces_the_sample_from_the_full_set(tmp_path):
 
 def test_a_set_that_is_too_small_or_missing_ends_with_a_message(tmp_path, capsys):
   assert main([f"--data_dir={tmp_path / 'none'}", f'--output_dir={tmp_path}']) == 2
-  assert 'no such file' in capsys.readouterr().err
+  assert 'No such file' in capsys.readouterr().err
   for split, num_per_class in (('train', NUM_TRAIN_PER_CLASS), ('t10k', NUM_VALIDATION_PER_CLASS)):
     labels = np.repeat(np.arange(10, dtype=np.uint8), num_per_class)[:-1]
     write_idx(tmp_path / (split + '-labels-idx1-ubyte.gz'), labels)
