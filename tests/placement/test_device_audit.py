@@ -1,7 +1,11 @@
-"""What steps would do on GPUs, of training and of validation: a kernel for each op, and few copies
-between host and device.
+"""What steps would do on GPUs, on graphs that stand on them: nothing runs.
+
+Each op has a kernel there, few tensors are copied between host and device, and little is launched
+beside the model: op by op, the same model in a loop by hand is what a step is compared with.
 """
 
+import collections
+import contextlib
 import functools
 
 import pytest
@@ -14,6 +18,7 @@ from tests.harness.device_audit import DeviceAudit
 from tests.harness.small import Run, assert_same_weights
 from towers.data.synthetic import load_synthetic
 from towers.placement import devices
+from towers.placement.host import HOST
 from towers.training.build import build_configured
 from towers.training.settings.config import Config
 
@@ -29,24 +34,31 @@ CASES = {
 NIGHTLY = ('resnet20', 'resnet50', 'nasnet')
 
 
-def build(name):
-  """Builds a case's program for GPUs, on which nothing runs; batches of 4, the last of 1."""
-  config = Config(device='gpu', batch_size=4, **CASES[name])
-  data_set = load_synthetic(num_train=9, num_validation=5)
-  with tf.Graph().as_default(), pytest.MonkeyPatch.context() as patch:
+def build(num_train=9, num_validation=5, **settings):
+  """Builds a program for GPUs, on which nothing runs."""
+  config = Config(device='gpu', **settings)
+  data_set = load_synthetic(num_train=num_train, num_validation=num_validation)
+  with tf.Graph().as_default(), few_blocks() as patch:
     patch.setattr(devices, 'count_gpus', lambda: 8)
-    # Cells and blocks of each kind once.
-    patch.setitem(nasnet._VARIANTS, 'cifar', nasnet._VARIANTS['cifar']._replace(num_normal=1))
-    patch.setitem(resnet._CIFAR_BLOCKS, 20, (1, 1, 1))
-    patch.setitem(resnet._IMAGENET_BLOCKS, 50, (2, 1, 1, 1))
     model = models.build_classifier(config.model, num_classes=data_set.num_classes)
     return build_configured(config, model, data_set)
+
+
+@contextlib.contextmanager
+def few_blocks():
+  """Opens a context in which nets for small images have cells and blocks of each kind once."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(nasnet._VARIANTS, 'cifar', nasnet._VARIANTS['cifar']._replace(num_normal=1))
+    patch.setitem(resnet._CIFAR_BLOCKS, 20, (1, 1, 1))
+    yield patch
 
 
 @functools.lru_cache(maxsize=None)
 def audit(name):
   """Returns what a training step of a case does, what one of validation does, and its program."""
-  program = build(name)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(resnet._IMAGENET_BLOCKS, 50, (2, 1, 1, 1))
+    program = build(batch_size=4, **CASES[name])  # The last batch is of 1.
   validation = program.validation
   fed = [] if validation.is_validating is None else [validation.is_validating]
   return (DeviceAudit([program.train_op, program.gradients.loss]),
@@ -154,3 +166,79 @@ def test_what_gpus_keep_on_the_host_is_the_same_batch(mode, depth, monkeypatch):
     assert losses == pytest.approx(expected, abs=1e-5)
     assert found[0] == pytest.approx(means[0], abs=1e-5) and found[1] == means[1]
     assert_same_weights(run.weights(), weights)
+
+
+SIZE = 8  # Of a tower's batch.
+
+
+def launch(num_towers, **settings):
+  """Returns the audit of a step of ours, without validation, and its program."""
+  settings = dict(dict(model='resnet20', schedule='constant', optimizer='momentum'), **settings)
+  program = build(num_train=SIZE * num_towers, num_validation=1, batch_size=SIZE * num_towers,
+                  num_gpus=num_towers, validation='none', **settings)
+  return DeviceAudit([program.train_op, program.gradients.metrics]), program
+
+
+def build_by_hand(like):
+  """Returns the audit of a step by hand, with batches like those of a program."""
+  tensors = tf.nest.map_structure(lambda tensor: (tensor.shape, tensor.dtype),
+                                  list(like.batches[0].tensors))
+  with tf.Graph().as_default(), tf.device('/device:GPU:0'), few_blocks():
+    with tf.device(HOST):
+      batch = tuple(tf.placeholder(dtype, shape) for shape, dtype in tensors)
+    losses, metrics = models.build_classifier('resnet20', num_classes=10)(batch, True)
+    loss = tf.reduce_mean(losses)
+    means = [tf.reduce_mean(tf.cast(values, tf.float32)) for values in metrics.values()]
+    optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+      step = optimizer.minimize(loss)
+    return DeviceAudit([step, loss, *means])
+
+
+def count(found, device):
+  """Returns by type how many ops launch a kernel on a device, or copy a tensor to or from it."""
+  launches = collections.Counter(op.type for op in found.launches if _stands_on(op, device))
+  launches['copy'] = sum(device in (copy.source, copy.target) for copy in found.copies)
+  return launches
+
+
+def _stands_on(op, device):
+  variables = [tensor.op.device for tensor in op.inputs if tensor.dtype == tf.resource]
+  return (variables or [op.device])[0] == device
+
+
+def test_a_tower_launches_ten_ops_more_than_a_loop_by_hand():
+  found, program = launch(1, variables='first')
+  ours, by_hand = [count(each, '/device:GPU:0') for each in (found, build_by_hand(program))]
+  more = ours - by_hand
+  assert sum(ours.values()) - sum(by_hand.values()) <= 10, (more, by_hand - ours)
+  # One flag comes back in a step; the loss is fetched beside it.
+  back = [copy.tensor for copy in found.to_host()]
+  assert [tensor.dtype for tensor in back if '/Mean_grad/' not in tensor.name] == [tf.bool]
+
+
+def test_four_replicas_launch_fifteen_ops_more_each_beside_collectives():
+  found, program = launch(4, variables='replicated')
+  by_hand = count(build_by_hand(program), '/device:GPU:0')
+  for tower in program.towers:
+    ours = count(found, tower.device)
+    collected = sum(number for kind, number in ours.items() if kind.startswith('Collective'))
+    assert collected == program.gradients.all_reduce.num_collectives
+    more = sum(ours.values()) - sum(by_hand.values()) - collected
+    assert more <= 15, (tower.device, ours - by_hand, by_hand - ours)
+  # A loss from each tower, and the flag of one.
+  back = [copy.tensor for copy in found.to_host() if '/Mean_grad/' not in copy.tensor.name]
+  assert collections.Counter(tensor.dtype for tensor in back) == {tf.float32: 4, tf.bool: 1}
+
+
+@pytest.mark.parametrize('model, optimizer, most', [
+    ('resnet20', 'momentum', 3), pytest.param('resnet20', 'rmsprop', 3, marks=pytest.mark.nightly),
+    pytest.param('resnet50', 'rmsprop', 25, marks=pytest.mark.nightly)])
+def test_the_guard_is_few_kernels(model, optimizer, most):
+  found, _ = launch(1, variables='first', model=model, optimizer=optimizer)
+  guard = [op for op in found.launches if op.name.startswith(('apply/guard/', 'apply/gate/'))
+           and op.type in ('ConcatV2', 'Sum', 'AddN', 'Cast')
+           and op.inputs[0].shape.num_elements() != 0 and 'AssignSub' not in op.name]
+  # Of more than 4,096 elements a sum takes two kernels.
+  kernels = [2 if op.type == 'Sum' else 1 for op in guard]
+  assert sum(kernels) <= most + (optimizer == 'momentum'), [op.name for op in guard]

@@ -51,6 +51,12 @@ def test_variables_and_their_slots_stand_where_the_placement_says(placement, opt
       slots = [other for other in device_of if other.startswith(name + '/')]
       assert slots and {device_of[slot] for slot in slots} == {device}
     assert not [name for name in device_of if 'tower' in name]
+    for gradient, variable in run.program.gradients.gradients:
+      assert gradient.device == variable.device
+    updates = [op for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
+    assert len(updates) == 4 * (4 if placement == 'replicated' else 1)
+    for op in updates:
+      assert op.inputs[0].op.device in op.device or op.device == '' and op.colocation_groups()
 
 
 CPUS, GPUS = [[f'/device:{kind}:{index}' for index in range(2)] for kind in ('CPU', 'GPU')]
@@ -81,16 +87,6 @@ def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
     values = session.run([store.made, store.replicas[1]])
     assert [value.size for value in values[1].values()] == [3, 4]
     assert (values[0]['kernel'] != values[0]['kernel_1'][:3]).all()
-
-
-def test_averages_and_updates_stand_with_their_variable():
-  with Run(num_towers=3, placement='balanced') as run:
-    for gradient, variable in run.program.gradients.gradients:
-      assert gradient.device == variable.device
-    updates = [op for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
-    assert len(updates) == 4
-    for op in updates:
-      assert op.inputs[0].op.device in op.device or op.device == '' and op.colocation_groups()
 
 
 def test_a_session_has_all_towers_and_no_others():

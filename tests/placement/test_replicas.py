@@ -163,10 +163,6 @@ def save_other_weights(folder):
     return tf.train.Saver(variables).save(session, str(folder / 'other'))
 
 
-def restore(run, variables, path):
-  tf.train.Saver(variables).restore(run.session, path)
-
-
 def restore_when_finalized(run, variables, path):
   saver = tf.train.Saver(variables)
   run.graph.finalize()
@@ -178,33 +174,36 @@ def load(run, variables, path):
     variables[name].load(value, run.session)
 
 
-def assign(run, variables, path):
-  run.session.run([variables[name].assign(value) for name, value in other_weights().items()])
-
-
-def add(run, variables, path):
-  before = run.session.run(variables)
-  run.session.run(
-      [variables[name].assign_add(value - before[name]) for name, value in other_weights().items()])
-
-
-def scatter(run, variables, path):
-  run.session.run([tf.scatter_update(variables[name], list(range(len(value))), value)
-                   for name, value in other_weights().items()])
+def by_ops(build):
+  """Returns a function that writes by the ops `build(variable, its value, the other value)`."""
+  def write(run, variables, path):
+    before = run.session.run(variables)
+    run.session.run([build(variables[name], before[name], value)
+                     for name, value in other_weights().items()])
+  return write
 
 
 def initialize_with_copies(run, variables, path):
-  """Runs all initializers again with those of the assignment, and then the local ones."""
-  assign(run, variables, path)
+  """Assigns, and then runs the local initializers again."""
+  WRITES['assign'](run, variables, path)
   run.session.run(tf.local_variables_initializer())
 
 
-def losses_after(means, path, **settings):
+WRITES = {
+    'load': load, 'finalized': restore_when_finalized, 'initialize': initialize_with_copies,
+    'restore': lambda run, variables, path: tf.train.Saver(variables).restore(run.session, path),
+    'assign': by_ops(lambda variable, _, value: variable.assign(value)),
+    'add': by_ops(lambda variable, before, value: variable.assign_add(value - before)),
+    'scatter': by_ops(lambda variable, _, value: tf.scatter_update(
+        variable, list(range(len(value))), value))}
+
+
+def losses_after(write, path, **settings):
   """Returns the losses of the steps after a write."""
   with Run(**settings) as run, run.graph.as_default():
     run.steps.train()
     variables = {variable.op.name: variable for variable in tf.trainable_variables()}
-    means(run, variables, path)
+    write(run, variables, path)
     assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
     losses = [run.steps.train() for _ in range(2)]
     if run.program.replicas is not None:
@@ -218,11 +217,10 @@ def losses_of_one_tower():
 
 
 @pytest.mark.nightly(but='load')
-@pytest.mark.parametrize('means', [restore, restore_when_finalized, load, assign, add, scatter,
-                                   initialize_with_copies], ids=lambda means: means.__name__)
-def test_every_write_of_weights_writes_all_replicas(means, tmp_path):
+@pytest.mark.parametrize('way', WRITES)
+def test_every_write_of_weights_writes_all_replicas(way, tmp_path):
   path = save_other_weights(tmp_path)
-  losses = losses_after(means, path, num_towers=3, placement='replicated')
+  losses = losses_after(WRITES[way], path, num_towers=3, placement='replicated')
   np.testing.assert_allclose(losses, losses_of_one_tower(), rtol=0, atol=1e-5)
 
 

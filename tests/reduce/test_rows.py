@@ -1,4 +1,7 @@
-"""Sparse gradients between workers: touched rows alone are sent, and W workers are one tower."""
+"""Sparse gradients between workers: touched rows alone are sent.
+
+That W workers are one tower, `test_workers_equal_one` shows.
+"""
 
 import itertools
 
@@ -7,15 +10,9 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness import faults, small
-from tests.harness.covering import cover
+from tests.harness import small
 from tests.harness.small import Run
-from tests.reduce.test_workers import (
-    assert_one_tower,
-    assert_same_weights,
-    make_cluster,
-    take_what_is_not_finite,
-)
+from tests.reduce.test_workers import make_cluster
 from towers.placement.workers import Workers
 from towers.reduce.rows import RowSlots, has_each_once, merge_rows, plan_slots
 from towers.training.reporting.describe import describe_rows
@@ -49,30 +46,6 @@ def assert_same_rows_moved(cluster, one):
     assert moved(run) == expected
 
 
-# Adam does not see the size of a gradient, momentum sees whether one is counted twice.
-CASES = cover(dict(
-    shape=[(2, 2), (3, 1), (4, 1)], placement=['host', 'balanced', 'replicated'],
-    optimizer=['momentum', 'adam', 'sgd'], accumulate=[1, 2], size=[(13, 10), (24, 12), (23, 12)],
-    num_rows=[LARGE, SMALL], clip_norm=[0.1, None], is_weighted=[True, False]), strength=2)
-
-
-@pytest.mark.nightly(but='(2, 2)-host-momentum-1-(13, 10)-1000-0.1-True')
-@pytest.mark.parametrize(', '.join(CASES[0]), [tuple(case.values()) for case in CASES], ids=str)
-def test_workers_are_one_tower(shape, placement, optimizer, accumulate, size, num_rows, clip_norm,
-                               is_weighted):
-  settings = dict(model=make_model(num_rows, is_weighted), optimizer=optimizer, batch_size=size[1],
-                  clip_norm=clip_norm, learning_rate=0.03, train=small.random_examples(size[0]),
-                  validation=small.random_examples(12, 'validation', seed=1))
-  with make_cluster(shape, placement=placement, accumulate=accumulate, **settings) as cluster, \
-      Run(num_towers=1, **settings) as one:
-    gradients = cluster.runs[0].program.gradients.gradients
-    assert isinstance({variable.op.name: gradient for gradient, variable in gradients}['table'],
-                      tf.IndexedSlices)
-    assert_one_tower(cluster, one, steps=4)
-    if num_rows == LARGE:
-      assert_same_rows_moved(cluster, one)
-
-
 def test_what_is_sent_does_not_grow_with_the_table():
   tables = []
   for num_rows in (LARGE, 100 * LARGE):
@@ -88,15 +61,6 @@ def test_what_is_sent_does_not_grow_with_the_table():
     tables.append(reduced.all_reduce)
     run.session.close()
   assert tables[0] == tables[1] and tables[0].num_collectives == 1
-
-
-def test_nan_in_the_rows_of_one_worker_is_refused_by_all():
-  train = faults.poison(small.random_examples(16), 5)  # Of worker 1.
-  with make_cluster((2, 1), model=make_model(LARGE), train=train, batch_size=16) as cluster:
-    before = [run.weights() for run in cluster.runs]
-    cluster.each(take_what_is_not_finite)
-    for run, weights in zip(cluster.runs, before):
-      assert_same_weights(run.weights(), weights, 0)
 
 
 @pytest.mark.nightly

@@ -234,9 +234,6 @@ def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():
     with run.graph.as_default():
       assert ('\ncollective=ring has nothing to sum: there is one worker, whose towers share their '
               'variables\n') in describe_run(run.program)
-  with pytest.raises(UsageError, match='runs on GPUs alone'):
-    Run(num_towers=2, num_workers=2, collective='nccl')
-  for collective, words in (('nccl', 'runs on GPUs alone'), ('tree', 'choose one of auto, ring')):
-    with tf.Graph().as_default(), pytest.raises(UsageError, match=words):
-      towers.Program(small.model, train=small.random_examples(13), batch_size=8, num_towers=2,
-                     device='cpu', optimizer=tf.train.AdamOptimizer(), collective=collective)
+  for num_workers in (1, 2):
+    with pytest.raises(UsageError, match='runs on GPUs alone'):
+      Run(num_towers=2, num_workers=num_workers, collective='nccl')

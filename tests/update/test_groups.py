@@ -20,9 +20,6 @@ NUM_STEPS = 5
 SETTINGS = {
     'optimizers': dict(optimizer={'hidden/': tf.train.AdamOptimizer,
                                   'logits/': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}),
-    'factors': dict(optimizer=tf.train.AdamOptimizer, rate_factors={'.*biases': 3.0}),
-    'frozen': dict(optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9),
-                   frozen=['hidden/']),
     'all': dict(optimizer={'hidden/': tf.train.AdamOptimizer,
                           'logits/weights': tf.train.AdagradOptimizer}, frozen=['logits/biases'],
                 rate_factors={'hidden/biases': 0.5}),
@@ -31,9 +28,6 @@ SETTINGS = {
 BY_HAND = {
     'optimizers': [(['hidden/weights', 'hidden/biases'], 'adam', 1),
                    (['logits/weights', 'logits/biases'], 'momentum', 1)],
-    'factors': [(['hidden/weights', 'logits/weights'], 'adam', 1),
-                (['hidden/biases', 'logits/biases'], 'adam', 3)],
-    'frozen': [(['logits/weights', 'logits/biases'], 'momentum', 1)],
     'all': [(['hidden/weights'], 'adam', 1), (['hidden/biases'], 'adam', 0.5),
             (['logits/weights'], 'adagrad', 1)],
 }
@@ -100,16 +94,11 @@ def by_hand(kind):
   return train_by_hand(BY_HAND[kind], initial)
 
 
-@pytest.mark.nightly(but='frozen-2-settings4')
+@pytest.mark.nightly(but='all-2-settings1')
 @pytest.mark.parametrize('kind, num_towers, settings', [
-    pytest.param('optimizers', 1, {}, marks=pytest.mark.nightly),
     ('optimizers', 3, dict(variables='balanced')),
-    ('factors', 2, dict(variables='replicated')),
-    pytest.param('factors', 8, {}, marks=pytest.mark.nightly),
-    ('frozen', 2, dict(accumulate=2, variables='replicated')),
-    pytest.param('frozen', 3, {}, marks=pytest.mark.nightly),
-    pytest.param('all', 2, dict(accumulate=2), marks=pytest.mark.nightly),
-    ('all', 3, dict(variables='replicated', tower_build='clone'))])
+    ('all', 2, dict(accumulate=2, variables='replicated')),
+    ('all', 3, dict(variables='replicated', tower_build='clone')), ('all', 8, {})])
 def test_towers_train_as_a_program_by_hand(kind, num_towers, settings):
   initial, trained = train(num_towers, **SETTINGS[kind], **settings)
   expected = by_hand(kind)

@@ -20,16 +20,11 @@ import functools
 from typing import Any, Iterator, NamedTuple
 
 from tensorflow_v1 import Tensor, Variable, tf
-from towers.placement.collectives import (
-    FUSION_BYTES,
-    choose_collective,
-    choose_wire,
-    sum_packed,
-)
+from towers.placement.collectives import choose_collective, choose_wire, sum_packed
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
-from towers.placement.workers import ALONE, Workers, sum_over_workers
+from towers.placement.workers import Workers, sum_over_workers
 from towers.reduce.gradients import ReducedGradients, make_dense, scale_gradient
 from towers.reduce.rows import plan_slots
 
@@ -49,10 +44,8 @@ class Votes(NamedTuple):
   own: Variable
 
 
-def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
-                         collective: str = 'auto',
-                         fusion_bytes: int = FUSION_BYTES,
-                         wire: str = 'float32') -> ReducedGradients:
+def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers, collective: str,
+                         fusion_bytes: int, wire: str) -> ReducedGradients:
   """Returns the mean over the examples of all towers of all workers, see `average_gradients`.
 
   One worker whose towers share variables has it already. Workers at different steps get a loss of
