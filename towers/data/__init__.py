@@ -20,7 +20,11 @@ from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.datasets import from_dataset
 from towers.data.examples import DataSet, Examples
-from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
+from towers.data.folders.idx_folder import (
+  DEBIAN_FASHION_MNIST_DIR,
+  HOW_TO_GET,
+  load_idx_folder,
+)
 from towers.data.records import from_tfrecords
 from towers.data.synthetic import load_synthetic
 
@@ -100,15 +104,14 @@ def _load_sample(settings: LoadSettings) -> DataSet:
 
 
 def _load_idx(name: str, settings: LoadSettings) -> DataSet:
-  data_dir, otherwise = settings.data_dir, 'sample and synthetic need none'
-  if name == 'fashion_mnist':
-    otherwise = (f'{DEBIAN_FASHION_MNIST_DIR} does not exist, where "apt-get install '
-                 'dataset-fashion-mnist" puts them on Debian')
-    if data_dir is None and os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
-      data_dir = DEBIAN_FASHION_MNIST_DIR
+  data_dir = settings.data_dir
+  if (data_dir is None and name == 'fashion_mnist' and
+      os.path.isdir(DEBIAN_FASHION_MNIST_DIR)):
+    data_dir = DEBIAN_FASHION_MNIST_DIR
   if data_dir is None:
     raise UsageError(f"Data set '{name}' needs a data_dir, the folder of its four idx files, "
-                     f'train-images-idx3-ubyte.gz and so on; {otherwise}.')
+                     'train-images-idx3-ubyte.gz and so on; sample and synthetic need none. '
+                     f'{HOW_TO_GET}')
   return _augmented(load_idx_folder(data_dir, name=name), settings)
 
 

@@ -19,7 +19,7 @@ DEBIAN_FASHION_MNIST_DIR = '/usr/share/datasets/fashion-mnist'
 # The most names of a folder that a message lists.
 _MAX_LISTED_NAMES = 20
 
-_HOW_TO_GET = (
+HOW_TO_GET = (
     'Give the folder of the four files as data_dir. On Debian, "apt-get install '
     'dataset-fashion-mnist" puts Fashion-MNIST, which has the same names and shapes as MNIST, '
     f'in {DEBIAN_FASHION_MNIST_DIR}.')
@@ -58,7 +58,7 @@ def _find_files(data_dir: str) -> Dict[str, str]:
   """Returns the path of each of the four files, by its role, e.g. 'train-images'."""
   if not os.path.isdir(data_dir):
     found = 'is a file, not a folder' if os.path.isfile(data_dir) else 'does not exist'
-    raise UsageError(f"data_dir '{data_dir}' {found}. {_HOW_TO_GET}")
+    raise UsageError(f"data_dir '{data_dir}' {found}. {HOW_TO_GET}")
   paths = {}
   missing = []
   for role, kind in (('train-images', 'idx3'), ('train-labels', 'idx1'),
@@ -74,7 +74,7 @@ def _find_files(data_dir: str) -> Dict[str, str]:
   if missing:
     raise UsageError(f"data_dir '{data_dir}' lacks {len(missing)} of 4 files: {', '.join(missing)} "
                      "(looked for with -idx and .idx, with and without .gz). It holds "
-                     f"{list_folder(data_dir)}. {_HOW_TO_GET}")
+                     f"{list_folder(data_dir)}. {HOW_TO_GET}")
   return paths
 
 
