@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 
 from towers.base.usage_error import UsageError
-from towers.input.plan import build_plan, dealt
+from towers.input.plan import Shard, build_plan
 
 # Examples, examples of a run, towers, the last batch, runs of a step.
 sizes = st.tuples(
@@ -48,10 +48,14 @@ def test_steps_cover_an_epoch_once(size):
     assert max(plan.shares(size_at)) - min(plan.shares(size_at)) <= 1
 
 
-@hypothesis.given(st.integers(0, 100), st.integers(1, 9))
-def test_dealing_in_turn_gives_each_example_to_one_tower(count, num_towers):
-  for tower in range(num_towers):
-    assert dealt(count, tower, num_towers) == len(range(tower, count, num_towers))
+@hypothesis.given(st.integers(0, 100), st.integers(1, 9), st.integers(0, 9))
+def test_each_place_of_a_batch_is_dealt_to_one_shard(count, num_shards, more):
+  batch_size = num_shards + more
+  for position in range(num_shards):
+    shard = Shard(position, num_shards, batch_size)
+    mine = [index for index in range(count) if index % batch_size % num_shards == position]
+    assert shard.dealt(count) == len(mine)
+    assert [shard.find(index) for index in range(len(mine))] == mine
 
 
 @hypothesis.given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))
