@@ -30,8 +30,8 @@ class ReducedGradients(NamedTuple):
       also puts the next training batch of every tower. Until `divide_by_weights`, losses with
       weights and their gradients are means over the examples of weight times loss.
     gradients: (gradient, variable) of all variables that the loss depends on.
-    without_gradient: the trainable variables that the loss of no tower depends on.
-    partly_without_gradient: those that the loss of some towers does not, where the gradient is 0.
+    partly_without_gradient: the variables that the loss of some towers does not depend on, where
+      the gradient is 0.
     metrics: a float32 vector on the host, to fetch with the loss: what the towers have summed over
       the examples of the step: the loss first, then as `Tower.sums` and `Tower.weights` of the
       other metrics, and last the number of examples, unless that is an int; None where the model
@@ -49,7 +49,6 @@ class ReducedGradients(NamedTuple):
   num_examples: Union[int, Tensor]
   loss: Tensor
   gradients: List[Tuple[Gradient, Variable]]
-  without_gradient: List[Variable]
   partly_without_gradient: List[Variable]
   metrics: Optional[Tensor] = None
   mean_weight: Optional[Tensor] = None
@@ -120,9 +119,7 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
       if 'loss' in towers[0].weights:
         mean_weight = add_all([tower.weights['loss'] for tower in towers]) / towers[0].divisor
 
-  without = [variable for index, variable in enumerate(variables) if index not in known]
   return ReducedGradients(towers, towers[0].num_global_examples, loss, gradients,
-                          without_gradient=without,
                           partly_without_gradient=[variables[index] for index in partly],
                           metrics=metrics, mean_weight=mean_weight, replicas=replicas)
 

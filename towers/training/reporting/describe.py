@@ -53,8 +53,6 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
     lines.append(f'averages of the weights: decay {program.averages.decay:g}, for validation and '
                  'export')
 
-  if reduced.without_gradient:
-    lines.append(f'without a gradient, so never trained: {_names(reduced.without_gradient)}')
   if reduced.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
                  f'{_names(reduced.partly_without_gradient)}')
