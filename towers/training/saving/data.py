@@ -49,8 +49,7 @@ class Data(NamedTuple):
     epoch += done > 0
     load_values(session, {get_examples_seen(): np.int64(epoch * self.plan.examples_per_epoch)})
     return (f'new_data: {path} was written on other training data: {difference}. Weights, slots '
-            f'and step stay, and its {step} steps count as {epoch} epochs of the new data: the run '
-            'goes on with the next one, from its first example on')
+            f'and step stay, and an epoch of the new data begins, number {epoch + 1}')
 
   def compare(self, reader: Any) -> str:
     """Returns what differs in the examples of a checkpoint; '' also if it does not record them."""
