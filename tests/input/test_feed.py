@@ -113,26 +113,3 @@ def test_areas_stand_on_their_towers():
     assert op.device == f'/device:CPU:{tower}', op.name
     assert op.get_attr('capacity') == 3
   feeds.session.close()
-
-
-@pytest.mark.nightly(but=['2-split', '1-split'])
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('depth', [1, 2])
-def test_exactly_as_many_batches_wait_as_the_stage_is_deep(mode, depth):
-  feeds = Feeds(mode, 3, depth)
-  graph = feeds.session.graph
-  sizes = []
-  areas = {op.get_attr('shared_name'): op for op in graph.get_operations() if op.type == 'Stage'}
-  with graph.as_default():
-    for op in areas.values():
-      attributes = {name: op.get_attr(name) for name in ('dtypes', 'capacity', 'container',
-          'shared_name')}
-      with tf.device(op.device):
-        sizes.append(tf.raw_ops.StageSize(**attributes))
-  assert len(sizes) == 2 * 3
-  for split in (0, 1, 0):
-    feeds.reset(split)
-  assert feeds.session.run(sizes) == [depth] * 6
-  for split in (0, 1, 1, 0):
-    feeds.take(split)
-    assert feeds.session.run(sizes) == [depth] * 6

@@ -15,7 +15,6 @@ from tensorflow_v1 import tf
 from tests.data.pictures import (
   FORMAT,
   List,
-  damage,
   decode,
   jpegs,
   picture,
@@ -297,26 +296,6 @@ def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():
       [example(image=content, label=number + 1) for number, content in enumerate(jpegs(4))])
   assert [sorted(step) for step in given.take(batch_size=4, num_towers=2, num_steps=4)] == [
       [], [0, 1, 2, 3], [], [0, 1, 2, 3]]
-
-
-@pytest.mark.nightly
-def test_damage_in_a_file_is_left_out_where_it_is_skipped_and_named_where_not(tmp_path):
-  paths = write_tfrecords(tmp_path, 'train', [range(9), range(9, 10), range(10, NUM)])
-  index = load_index(paths[2])
-  offset = int(index.offsets[4])
-  damage(paths[2], offset + 500)
-  bad_records, examples = examples_of(tmp_path, policy='skip')
-  for mode in ('split', 'shard'):
-    labels = [
-        label for step in take(examples, mode=mode, num_towers=2, shuffle=True) for label in step
-    ]
-    assert sorted(labels) == [label for label in range(NUM) if label != 14]
-  assert bad_records._stream.getvalue().count('\n') == 1
-  bad_records, examples = examples_of(tmp_path, policy='fail')
-  with pytest.raises(tf.errors.OpError):
-    take(examples)
-  for word in (str(paths[2]), 'record 4', f'byte {offset}', 'checksum', 'on_bad_record=skip'):
-    assert word in bad_records.failure
 
 
 @pytest.mark.nightly
