@@ -188,7 +188,21 @@ class Steps:
       found, count = self._calls['measure_and_train'](), self._made.num_measured
       (sums, *rows), results = found[:count], found[count:]
       beside.add(sums, rows)
-    return self._end_step(results)
+    if self._has_both:
+      results = [results[0][0], *results[1:3], results[0]]
+    self.runs += 1
+    if self.has_other_workers:
+      self._votes.count(results[self._num_fetches - 1], self.step)
+    self.activity = 'training'
+    self.metrics.add(self.step, results)
+    is_done = results[1]
+    if is_done or is_done is None:  # An op without a guard gives None.
+      self.step += 1
+    elif np.isfinite(results[0]) and self._lower_loss_scale():
+      self.skip()
+    else:  # The guard has blocked the update.
+      raise NotFinite
+    return results[0]
 
   def take(self, beside: Optional[ValidationPass] = None) -> Tuple[float, Optional[Retried]]:
     """Updates the weights once as `train` does; tries again where that is not finite.
@@ -230,24 +244,6 @@ class Steps:
                                          shards=inputs.shards,
                                          order=inputs.plan.order(buckets=split and split.buckets)),
                           num_steps=inputs.plan.steps_per_epoch, step=step)
-
-  def _end_step(self, results):
-    """Counts the last run of a step; returns its loss, or raises NotFinite if it was refused."""
-    if self._has_both:
-      results = [results[0][0], *results[1:3], results[0]]
-    self.runs += 1
-    if self.has_other_workers:
-      self._votes.count(results[self._num_fetches - 1], self.step)
-    self.activity = 'training'
-    self.metrics.add(self.step, results)
-    is_done = results[1]
-    if is_done or is_done is None:  # An op without a guard gives None.
-      self.step += 1
-    elif np.isfinite(results[0]) and self._lower_loss_scale():
-      self.skip()
-    else:
-      raise NotFinite
-    return results[0]
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after it made gradients too large; returns whether it could."""
