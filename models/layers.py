@@ -142,7 +142,15 @@ class Layers(NamedTuple):
 
   def mean(self, x):
     """The mean over all positions, `[batch, channels]`."""
-    return tf.reduce_mean(x, _POSITION_AXES[self.data_format])
+    axes = _POSITION_AXES[self.data_format]
+    sizes = [x.shape.as_list()[axis] for axis in axes]
+    if None in sizes:
+      return tf.reduce_mean(x, axes)
+    # For another number of examples in each batch, a GPU asks its host for the shapes of a mean's
+    # gradient, and not for those of a pool's.
+    ksize = [sizes[axes.index(axis)] if axis in axes else 1 for axis in range(4)]
+    pooled = tf.nn.avg_pool(x, ksize, [1] * 4, 'VALID', data_format=self.data_format)
+    return tf.squeeze(pooled, axes)
 
   def pad(self, x, *, positions=(0, 0), channels=(0, 0)):
     """Adds zeros before and after height and width, and before and after channels."""

@@ -206,8 +206,7 @@ def join_sums(towers: Sequence[Tower], *, workers: Workers = ALONE) -> None:
   counts = [tower.num_examples for tower in towers]
   # The gradient of no examples may be NaN, so it is left out like the sums.
   with tf.device(HOST):
-    weights = [tf.minimum(count, 1) for count in counts]
-  weights = compare_weights(weights, device)
+    weights = [(None, tf.greater(count, 0)) for count in counts]
   # Gradients are of a worker's mean loss; only the all-reduce weights them by its examples.
   examples = None
   if workers.num_workers > 1 and not all(isinstance(count, int) for count in counts):
@@ -240,15 +239,16 @@ def add_up(identities: Sequence[Tensor], weights: Sequence[Any], device: str, wo
            scale: Any = None) -> Tensor:
   """Returns the weighted sum of the identities' inputs over all workers.
 
-  An input of weight 0 is left out, even if it is NaN. With a `scale` each worker multiplies its
-  part by its own scale, and divides the sum by it.
+  An input that takes no part is left out, even if it is NaN. A weight of None is 1. With a `scale`
+  each worker multiplies its part by its own scale, and divides the sum by it.
   """
   with tf.device(device), tf.name_scope('all_sum'):
     parts = [identity.op.inputs[0] for identity in identities]
     zeros = tf.zeros_like(parts[0])
     # 0 times NaN is NaN.
-    parts = [tf.cast(weight, part.dtype) * tf.where(takes_part, part, zeros)
-             for part, (weight, takes_part) in zip(parts, weights)]
+    parts = [tf.where(takes_part, part, zeros) for part, (_, takes_part) in zip(parts, weights)]
+    parts = [part if weight is None else tf.cast(weight, part.dtype) * part
+             for part, (weight, _) in zip(parts, weights)]
     total = add_all(parts)
     if scale is None:
       return sum_over_workers(total, workers)

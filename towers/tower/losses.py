@@ -15,8 +15,6 @@ share of it, examples over weights of the global batch, is known in the forward 
 
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
-import numpy as np
-
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
@@ -132,6 +130,7 @@ class _Summer:
   def __init__(self, batch: Batch):
     self._batch = batch
     self._num_rows: Any = batch.num_rows
+    self._is_real: Optional[Tensor] = None
     self.values: Dict[str, Tensor] = {}
     self.weights: Dict[str, Tensor] = {}
     self.wholes: Dict[str, Whole] = {}
@@ -223,16 +222,15 @@ class _Summer:
 
   def _sum(self, what, values, fix):
     """Returns the float32 sum of the values of the examples, `[batch, ...]`."""
-    batch, numbers = self._batch, tf.cast(values, tf.float32)
-    if batch.has_filler:
-      # Not a slice: its size would be part of what XLA compiles.
-      size = numbers.shape.as_list()[0]
-      rows = tf.range(tf.cast(tf.shape(numbers)[0], tf.float32)) if size is None else (
-          tf.constant(np.arange(size), tf.float32))
-      is_real = rows < tf.cast(batch.num_examples, tf.float32)
-      numbers = tf.where(is_real, numbers, tf.zeros_like(numbers))
+    numbers, check = tf.cast(values, tf.float32), self._check_size(what, values, fix)
+    if self._batch.has_filler:
+      if self._is_real is None:
+        # Not a slice: its size would be part of what XLA compiles. Integers stay on the host.
+        self._is_real = tf.range(self._find_num_rows()) < self._batch.num_examples
+      numbers = tf.where(self._is_real, numbers, tf.zeros_like(numbers))
+      if check is not None:
+        numbers.op._add_control_input(check)  # It says what is wrong with another number of rows.
     total = tf.reduce_sum(numbers)
-    check = self._check_size(what, values, fix)
     if check is not None:
       # An update waits for the loss, and so for this check.
       total.op._add_control_input(check)
@@ -248,13 +246,18 @@ class _Summer:
       raise UsageError(f'{what} has {size} values for a batch of {batch.num_rows} examples: {fix}.')
     if size is not None:
       return None
-    if self._num_rows is None:
-      self._num_rows = (tf.shape(tf.nest.flatten(batch.tensors)[0])[0] if batch.has_filler else
-                        batch.num_examples)
     size = tf.size(values) if values.shape.ndims == 1 else tf.shape(values)[0]
-    return tf.raw_ops.Assert(condition=tf.equal(size, self._num_rows), data=[
+    num_rows = self._find_num_rows()
+    return tf.raw_ops.Assert(condition=tf.equal(size, num_rows), data=[
         f'{what} does not have one value for each example of its batch: {fix}. The two numbers:',
-        size, self._num_rows])
+        size, num_rows])
+
+  def _find_num_rows(self):
+    """Returns the number of rows, an int or a scalar int32 tensor."""
+    if self._num_rows is None:
+      self._num_rows = (tf.shape(tf.nest.flatten(self._batch.tensors)[0])[0]
+                        if self._batch.has_filler else self._batch.num_examples)
+    return self._num_rows
 
 
 def _check_weights(what, values, weights):
