@@ -50,4 +50,4 @@ def test_they_run_on_cpu_devices():
        '-p', 'no:cacheprovider', '-k', 'host-keep-8'], cwd=ROOT, stdout=subprocess.PIPE, text=True,
       env=dict(os.environ, TOWERS_GPU_TESTS='cpu'), timeout=280)
   # Both tower counts of all settings are there, though TensorFlows share slow points otherwise.
-  assert re.search(r'^1 passed, 13 deselected', done.stdout, re.M), done.stdout
+  assert re.search(r'^1 passed, \d+ deselected', done.stdout, re.M), done.stdout
