@@ -65,13 +65,9 @@ def test_slots_stand_with_their_variables_and_cost_one_import(placement, monkeyp
                       lambda *args, import_graph_def=tf.import_graph_def, **kwargs: (
                           imports.append(kwargs), import_graph_def(*args, **kwargs))[1])
   with Run(num_towers=3, placement=placement, optimizer='adam') as run:
-<<<<<<< HEAD
     # Another import resizes what a tower computes, and takes inputs.
     assert len([kwargs for kwargs in imports
                 if kwargs.get('name') == '' and not kwargs['input_map']]) == 1
-=======
-    assert len([kwargs for kwargs in imports if kwargs.get('name') == '' and not kwargs['input_map']]) == 1
->>>>>>> 35069d3 (tests: mend what the night found)
     with run.graph.as_default():
       devices = {variable.op.name: variable.device for variable in tf.global_variables()}
     for name in run.weights():
