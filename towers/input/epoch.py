@@ -145,10 +145,15 @@ def _take_places(elements, shard, place):
   if shard.is_regular:
     begin = (shard.position - place) % shard.num_shards
     return elements if shard.num_shards == 1 else elements.shard(shard.num_shards, begin)
-  places = tf.data.Dataset.range(place, _ENDLESS)
-  dealt_to_it = tf.data.Dataset.zip((elements, places)).filter(as_written(
-      lambda _, place: tf.equal(place % shard.batch_size % shard.num_shards, shard.position)))
-  return dealt_to_it.map(as_written(lambda element, _: element))
+
+  def find_own(place):
+    places = place + tf.range(_BLOCK, dtype=tf.int64)
+    return tf.equal(places % shard.batch_size % shard.num_shards, shard.position)
+
+  # A filter that returns what it gets calls no function, which would cost as much as an element.
+  are_own = unbatch(tf.data.Dataset.range(place, _ENDLESS, _BLOCK).map(as_written(find_own)))
+  own = tf.data.Dataset.zip((elements, are_own)).filter(as_written(lambda _, is_own: is_own))
+  return own.map(as_written(lambda element, _: element))
 
 
 def _epoch_seed(seed, epoch):
