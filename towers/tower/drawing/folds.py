@@ -40,18 +40,21 @@ def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
     call_beside: calls its model in another graph, on an open batch, which it returns, or on one
       of `rows` and `other` sizes.
   """
+  ops = list(ops)
   draws = [op for op in ops if guess_fold(op.outputs[0].shape, batch) != 0]
+  # A later tower may have as many rows as one of the others by chance.
+  others = {op.name.replace(scope, ''): 0 for op in ops if op not in draws}
   if not draws:
-    return {}
+    return others
   if batch.num_rows is None:
-    return _find_by(draws, scope, lambda: _infer(draws, batch))
+    return {**others, **_find_by(draws, scope, lambda: _infer(draws, batch))}
   folds = _find_by(draws, scope, lambda: _infer(draws, call_beside()))
-  if len(folds) == len(draws) and None not in folds.values():
-    return folds
-  # Sizes may be constants of the model's, or several axes one.
-  return _find_by(draws, scope, lambda: [
-      tensor.shape for tensor in _find_outputs(draws, call_beside(rows=_ROWS, other=_ANY))],
-                  knows_axes=True)
+  if len(folds) != len(draws) or None in folds.values():
+    # Sizes may be constants of the model's, or several axes one.
+    folds = _find_by(draws, scope, lambda: [
+        tensor.shape for tensor in _find_outputs(draws, call_beside(rows=_ROWS, other=_ANY))],
+                     knows_axes=True)
+  return {**others, **folds}
 
 
 def _find_by(draws, scope, find_shapes, knows_axes=False) -> Dict[str, Optional[int]]:
