@@ -38,6 +38,8 @@ def is_valid(point):
   update = point.get('update', '')
   if update == 'frozen' and point.get('model') in (*ROWS, 'contrasted'):
     return False  # They have no hidden layer.
+  if point.get('model') == 'contrasted' and point.get('last_batch') == 'pad':
+    return False  # Its queue is computed from all rows.
   # Adam moves by the sign of the smallest gradient, which is rounded away.
   return not ('adam' in update and point.get('wire', 'float32') != 'float32') and law.is_valid(
       {**point, 'num_towers': num_workers * num_towers})
