@@ -14,12 +14,16 @@ else:
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a tf.data function that runs, with all its callees, without AutoGraph.
+  """Returns a tf.data function that runs, with all its callees, without AutoGraph and XLA.
 
   By default 2.x first rewrites the Python so that `if` works on tensors, which 1.14 does not. That
-  takes a third of a second before the first step.
+  takes a third of a second before the first step. XLA would compile each new size of a batch.
   """
-  return function if IS_1 else tf.autograph.experimental.do_not_convert(function)
+  def call(*arguments):
+    with tf.xla.experimental.jit_scope(compile_ops=False):
+      return function(*arguments)
+
+  return call if IS_1 else tf.autograph.experimental.do_not_convert(call)
 
 
 def map_by_reader(dataset: Dataset, function: Callable[..., Any]) -> Dataset:

@@ -5,7 +5,7 @@ In the mode `split` the graph cuts the worker's batch over its towers by tf.spli
 
 from typing import Any, Optional
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import as_written, tf
 from towers.data.examples import Examples
 from towers.input.plan import Plan, Shard
 from towers.input.rows import batch_rows
@@ -54,10 +54,10 @@ def _share_batches(batches, num_towers):
     batch = batch if is_tuple else batch[0]
     ends = tf.cumsum(share_sizes(leading_size(batch, tf.int64), num_towers))
     slices = tf.data.Dataset.from_tensor_slices((tf.concat([[0], ends[:-1]], 0), ends))
-    return slices.map(
-        lambda begin, end: tf.nest.map_structure(lambda tensor: tensor[begin:end], batch))
+    return slices.map(as_written(
+        lambda begin, end: tf.nest.map_structure(lambda tensor: tensor[begin:end], batch)))
 
-  return batches.flat_map(cut)
+  return batches.flat_map(as_written(cut))
 
 
 def build_zeros(data_set: Any, first_size: Any) -> Any:
