@@ -10,10 +10,9 @@ Each line runs in its own process, on two synthetic images per tower:
   sgd        as clone with SGD, a constant rate and no validation, which is what the peers build
   mirrored   MirroredStrategy in a bare session with a constant batch, the easier task
 
-Ours build the whole straight line, with input, staging and guard. MirroredStrategy gets the same
-model function, towers and batch sizes, and keeps a replica of the variables on each device. It has
-no row with momentum: with 8 towers of NASNet-Large on 1.14 it never finished its first step,
-because TensorFlow folds each device's zero slots into the graph: 24 GB of memory were not enough.
+Ours build the whole line, with input, staging and guard. MirroredStrategy gets the same model,
+towers and batch sizes. It has no row with momentum, whose zero slots TensorFlow folds into the
+graph: 24 GB were not enough for 8 towers of NASNet-Large on 1.14.
 """
 
 import argparse
