@@ -32,8 +32,7 @@ from models import MODELS
 IMAGES_PER_TOWER = 2
 IMAGE_SHAPE = (32, 32, 3)
 NUM_CLASSES = 10
-# Two small images make gradients of 10^10 in a deep net, and one step at a usual rate a NaN.
-LEARNING_RATE = 1e-12
+LEARNING_RATE = 1e-12  # Two small images make gradients of 10^10 in a deep net.
 BUILDS = ('clone', 'sgd', 'reuse', 'mirrored')
 _LATER_STEPS = 3
 
