@@ -55,9 +55,14 @@ def join_batches(batches: Sequence[Batch], *, num_workers: int = 1,
 
 
 def check_numbers(batches: Sequence[Batch], devices: Sequence[str], store: VariableStore) -> None:
-  """Refuses numbers of towers that differ, and devices without an index."""
+  """Refuses numbers of towers that differ, devices without an index, and other structures."""
   check_same_number(len(batches), 'batches', len(devices), 'devices',
                     fix='give a device for each batch.')
   check_same_number(store.num_towers, 'devices of the variable store', len(devices),
                     'devices of the towers', fix='build the store with the devices of the towers.')
   check_devices(devices)
+  sizes = [len(tf.nest.flatten(batch.tensors)) for batch in batches]
+  for tower, size in enumerate(sizes):
+    check_same_number(size, f'tensors in the batch of tower {tower}', sizes[0],
+                      'in that of tower 0',
+                      fix='the model takes both; give all batches the same structure.')

@@ -11,7 +11,6 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import find_ports
-from tests.training.cluster.test_worker_faults import has_namespaces
 from towers.placement.cluster import Cluster, is_loopback
 from towers.training.cluster.worker import Worker
 from towers_launch import loopback
@@ -91,6 +90,16 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3]
   connection.settimeout(10)
   print(repr(connection.recv(1)), flush=True)
 '''
+
+
+def has_namespaces():
+  if os.geteuid() != 0 or not shutil.which('ip'):
+    return False
+  name = f'towers-probe-{os.getpid()}'
+  made = subprocess.run(['ip', 'netns', 'add', name], stderr=subprocess.DEVNULL).returncode == 0
+  if made:
+    subprocess.run(['ip', 'netns', 'delete', name])
+  return made
 
 
 @pytest.mark.skipif(not has_namespaces(), reason='needs root, and ip of iproute2')

@@ -43,7 +43,8 @@ def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
   ops = list(ops)
   draws = [op for op in ops if guess_fold(op.outputs[0].shape, batch) != 0]
   # A later tower may have as many rows as one of the others by chance.
-  others = {op.name.replace(scope, ''): 0 for op in ops if op not in draws}
+  others: Dict[str, Optional[int]] = {
+      op.name.replace(scope, ''): 0 for op in ops if op not in draws}
   if not draws:
     return others
   if batch.num_rows is None:

@@ -150,8 +150,9 @@ class Checkpoints:
 
   def take(self, session: Any) -> Snapshot:
     """Returns the values of all variables, between two steps."""
-    step, seen, values = session.run([self._global_step, get_examples_seen(), self._variables])
-    if self._inputs is not None and self._inputs.plan.resumed_at(int(step), int(seen)).offset:
+    counters = [self._global_step] + ([get_examples_seen()] if self._inputs else [])
+    (step, *seen), values = session.run([counters, self._variables])
+    if seen and self._inputs.plan.resumed_at(int(step), int(seen[0])).offset:
       self._constants[CARRY_TENSOR] = np.array(True)
     return Snapshot(int(step), values)
 
