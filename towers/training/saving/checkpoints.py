@@ -150,9 +150,10 @@ class Checkpoints:
 
   def take(self, session: Any) -> Snapshot:
     """Returns the values of all variables, between two steps."""
-    counters = [self._global_step] + ([get_examples_seen()] if self._inputs else [])
+    inputs = self._inputs
+    counters = [self._global_step] + ([get_examples_seen()] if inputs else [])
     (step, *seen), values = session.run([counters, self._variables])
-    if seen and self._inputs.plan.resumed_at(int(step), int(seen[0])).offset:
+    if inputs and inputs.plan.resumed_at(int(step), int(seen[0])).offset:
       self._constants[CARRY_TENSOR] = np.array(True)
     return Snapshot(int(step), values)
 
