@@ -148,8 +148,8 @@ class Layers(NamedTuple):
       return tf.reduce_mean(x, axes)
     # For another number of examples in each batch, a GPU asks its host for the shapes of a mean's
     # gradient, and not for those of a pool's.
-    ksize = [sizes[axes.index(axis)] if axis in axes else 1 for axis in range(4)]
-    pooled = tf.nn.avg_pool(x, ksize, [1] * 4, 'VALID', data_format=self.data_format)
+    pooled = tf.nn.avg_pool(x, self._at_positions(*sizes), self._at_positions(1), 'VALID',
+                            data_format=self.data_format)
     return tf.squeeze(pooled, axes)
 
   def pad(self, x, *, positions=(0, 0), channels=(0, 0)):
@@ -208,9 +208,10 @@ class Layers(NamedTuple):
   def _channel_axis(self):
     return 3 if self.data_format == 'NHWC' else 1
 
-  def _at_positions(self, number):
-    """Returns kernel sizes or strides, `[4]`, that are `number` for height and width."""
-    return [1, number, number, 1] if self.data_format == 'NHWC' else [1, 1, number, number]
+  def _at_positions(self, height, width=None):
+    """Returns kernel sizes or strides, `[4]`, for height and width, by default the same."""
+    positions = [height, height if width is None else width]
+    return [1, *positions, 1] if self.data_format == 'NHWC' else [1, 1, *positions]
 
   def _convolve(self, x, weights, stride, padding):
     return tf.nn.conv2d(x, weights, strides=self._at_positions(stride), padding=padding,

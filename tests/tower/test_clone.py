@@ -221,7 +221,7 @@ REFUSED = {'py_func_per_example': 'PyFunc.*calls a Python function',
            'python_in_a_function': 'PyFunc.*calls a Python function',
            'lookup_table': 'HashTableV2.*holds what other ops have set',
            'queued': 'FIFOQueueV2.*holds what other ops have set'}
-# TensorFlow or the law of variables lets no second tower be, whoever builds it.
+# TensorFlow or the law of variables lets no second tower be, cloned or not.
 _ALONE = {'mean_teacher_ema', 'target_network', 'spectral_norm_in_place', 'variable_from_batch',
           'maml_inner_step'}
 CLONED = [name for name, case in ZOO.items()

@@ -53,7 +53,8 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   if index == 0 and batch.place is not None:
     call.draws.folds.update(find_folds(
         filter(is_random, ops), batch, scope=scope,
-        call_beside=lambda **sizes: beside(**sizes).batch))
+        call_beside=lambda **sizes: (
+            call_beside(call, batch, scope=scope, **sizes) if sizes else beside()).batch))
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch)
   if index == 0:
     warn_of_left(left)
