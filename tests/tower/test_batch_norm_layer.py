@@ -89,13 +89,15 @@ def test_the_kernel_is_few_ops(is_training, most, most_gradients):
     assert len(graph.get_operations()) - before <= most_gradients
 
 
-@pytest.mark.nightly(but='True-True')
+@pytest.mark.nightly(but=['images-True-True', 'rows-False-False'])
 @pytest.mark.parametrize('is_training', [True, False])
 @pytest.mark.parametrize('in_loop', [False, True])
-def test_a_switched_kernel_has_the_bits_and_derivatives_of_the_one_it_takes(is_training, in_loop):
+@pytest.mark.parametrize('examples', [X, X[:, 0, 0]], ids=['images', 'rows'])
+def test_a_switched_layer_has_the_bits_and_derivatives_of_the_one_it_takes(
+    examples, in_loop, is_training):
   def run(switch, context):
     with tf.Graph().as_default(), tf.Session() as session, context:
-      x = tf.constant(X)
+      x = tf.constant(examples)
       if in_loop:
         with tf.variable_scope('', reuse=tf.AUTO_REUSE):
           y = tf.while_loop(lambda turn, _: turn < 2, lambda turn, y: (

@@ -185,7 +185,8 @@ class _Kernel:
     if is_training is False:
       return [normalize(*averages), *averages]
     values = x
-    if is_training is not True:
+    is_either, is_joined = is_training is not True, _joined[-1]
+    if is_either and is_joined:
       # Not a branch: towers join what is inside. In validation, all that follows from the batch's
       # moments is dead, the sums over towers and workers too.
       values = tf.raw_ops.Switch(data=x, pred=is_training)[1]
@@ -196,7 +197,7 @@ class _Kernel:
     with tf.get_default_graph().gradient_override_map({'Sum': 'BatchNormSum'}):
       sums = [tf.reduce_sum(terms, axes) for terms in (differences, tf.square(differences))]
     sums = tf.concat([*sums, [count]], 0)
-    if _joined[-1]:
+    if is_joined:
       sums = all_sum(sums, name='sums')
     tf.add_to_collection(BATCH_SUMS, sums)
 
@@ -206,8 +207,11 @@ class _Kernel:
     variance = tf.maximum(sums[channels:2 * channels] / count - tf.square(mean_difference), 0.0)
     moments = [mean, variance * (count / tf.maximum(count - 1, 1))]
     chosen = [mean, variance]
-    if is_training is not True:
+    if is_either and is_joined:
       chosen = _choose(chosen, averages, is_training)
+    elif is_either:
+      # Sums of one tower are cheap, and XLA compiles nothing across a switch.
+      chosen = [tf.where(is_training, *pair) for pair in zip(chosen, averages)]
     return [normalize(*chosen), *moments]
 
 

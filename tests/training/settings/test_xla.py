@@ -69,11 +69,14 @@ from towers.tower.batch_norm_layer import batch_norm
 
 def model(batch, is_training):
   features, labels = batch
-  images = tf.reshape(features, [-1, 5, 1, 1])
+  x = tf.reshape(features, [-1, 5, 1, 1] if layers == 'conv' else [-1, 5])
   for name in ('first', 'second'):
-    kernel = tf.get_variable(name, [3, 3, images.shape[-1], 8])
-    images = tf.nn.relu(batch_norm(tf.nn.conv2d(images, kernel, 1, 'SAME'), is_training, name=name))
-  return small.model((tf.reduce_mean(images, [1, 2]), labels), is_training)
+    if layers == 'conv':
+      x = tf.nn.conv2d(x, tf.get_variable(name, [3, 3, x.shape[-1], 8]), 1, 'SAME')
+    else:
+      x @= tf.get_variable(name, [x.shape[-1], 8])
+    x = tf.nn.relu(batch_norm(x, is_training, name=name))
+  return small.model((tf.reduce_mean(x, [1, 2]) if layers == 'conv' else x, labels), is_training)
 
 counts = []
 
@@ -81,7 +84,7 @@ class Count(towers.Callback):
   def on_step(self, run):
     counts.append(count_compiled())
 
-num_towers, mode, validates = int(sys.argv[1]), sys.argv[2], sys.argv[3] == 'switch'
+num_towers, mode, layers, validates = int(sys.argv[1]), *sys.argv[2:4], sys.argv[4] == 'switch'
 program = towers.Program(
     model, train=small.random_examples(53), batch_size=8, num_towers=num_towers, device='cpu',
     validation=small.random_examples(21, 'validation') if validates else None, input_mode=mode,
@@ -101,25 +104,26 @@ def count_compilations(cache, *arguments):
   return [None if text == 'None' else int(text) for text in last[1:]]
 
 
-@pytest.mark.nightly(but='2-shard')
-@pytest.mark.parametrize('num_towers, mode', [('1', 'split'), ('2', 'shard'), ('2', 'next')])
-def test_nothing_is_compiled_after_the_first_epoch(num_towers, mode, tmp_path):
-  switch = count_compilations(tmp_path / 'switch', num_towers, mode, 'switch')
-  none = count_compilations(tmp_path / 'none', num_towers, mode, 'none')
+@pytest.mark.nightly(but='2-shard-conv')
+@pytest.mark.parametrize('shape', [('1', 'split', 'conv'), ('2', 'shard', 'conv'),
+                                   ('2', 'next', 'conv'), ('1', 'split', 'dense')], ids='-'.join)
+def test_nothing_is_compiled_after_the_first_epoch(shape, tmp_path):
+  switch = count_compilations(tmp_path / 'switch', *shape, 'switch')
+  none = count_compilations(tmp_path / 'none', *shape, 'none')
   if tf.__version__.startswith('1.'):
     assert {*switch, *none} == {None}
     return
   assert len(set(switch)) == len(set(none)) == 1
   assert 0 < none[0] <= switch[0] <= 2 * none[0]
   # Warm: nothing, once the cache has both ways in which XLA joins the ops of this one graph.
-  assert any(count_compilations(tmp_path / 'none', num_towers, mode, 'none')[-1] == 0
+  assert any(count_compilations(tmp_path / 'none', *shape, 'none')[-1] == 0
              for _ in range(3))
   written = {path: path.stat().st_mtime_ns for path in (tmp_path / 'none').rglob('*.pb')}
   program = max(written)
   damaged = program.read_bytes()[:-9]
   program.write_bytes(damaged)
   # Nothing else is compiled again, and nothing is loaded that is damaged.
-  count_compilations(tmp_path / 'none', num_towers, mode, 'none')
+  count_compilations(tmp_path / 'none', *shape, 'none')
   assert {path for path, time in written.items()
           if not path.exists() or path.stat().st_mtime_ns != time} == {program}
   assert not program.exists() or program.read_bytes() != damaged
