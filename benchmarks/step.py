@@ -22,7 +22,8 @@ import argparse
 import contextlib
 import sys
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from benchmarks.harness import step_table
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
@@ -42,10 +43,12 @@ _SECONDS_TO_SETTLE = 0.05
 
 
 def measure(task: Task, kinds: Sequence[str], *, rounds: int, seconds: float,
-            limit_seconds: float = 600) -> Dict[str, Any]:
+            limit_seconds: float = 600,
+            environments: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> Dict[str, Any]:
   """Returns the times of each kind's steps in each round, with its set-up time, memory and losses.
 
-  A turn takes about `seconds`; no answer is waited for longer than `limit_seconds`.
+  A turn takes about `seconds`; no answer is waited for longer than `limit_seconds`. `environments`
+  has what is set for some kinds.
   """
   line: Dict[str, Any] = dict(net=task.net, num_towers=task.num_towers, batch_size=task.batch_size,
                               absent={}, failed={}, kinds={}, versions={})
@@ -55,7 +58,8 @@ def measure(task: Task, kinds: Sequence[str], *, rounds: int, seconds: float,
       its_task = task._replace(num_towers=1) if kind == ONE_TOWER else task
       with _noted(line, kind):
         # One after another, so that set-ups do not slow each other down.
-        process = StepProcess(kind, its_task, limit_seconds=limit_seconds)
+        process = StepProcess(kind, its_task, limit_seconds=limit_seconds,
+                              environment=environments.get(kind))
         opened.callback(process.end)
         report = process.check(CHECKED_STEPS)
         line['versions'].update(report['versions'])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from benchmarks.harness.task import Task
 from towers_launch.ports import find_free_ports
@@ -121,11 +121,14 @@ class StepProcess(Processes):
     weights: how far each variable had moved by then, see `task.measure_movement`.
   """
 
-  def __init__(self, kind: str, task: Task, *, limit_seconds: float = 600):
+  def __init__(self, kind: str, task: Task, *, limit_seconds: float = 600,
+               environment: Optional[Mapping[str, str]] = None):
     """Starts it; raises Absent or Failed."""
     self.kind = kind
+    environment = dict(environment or {})
     # On a GPU the first process would take all memory, and all are there at once.
-    environment = {'TF_FORCE_GPU_ALLOW_GROWTH': 'true'} if task.kind == 'GPU' else {}
+    if task.kind == 'GPU':
+      environment['TF_FORCE_GPU_ALLOW_GROWTH'] = 'true'
     super().__init__(['benchmarks.harness.step_process', kind, json.dumps(task._asdict()),
                       repr(time.time())], [environment], limit_seconds=limit_seconds)
     try:

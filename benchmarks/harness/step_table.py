@@ -100,7 +100,9 @@ def _conclude(line):
     of_one = format_spread([towers / (num_towers * one) for towers, one in pairs], '%.2f')
     rows.append(f'{num_towers} towers take {of_one} times as long as {num_towers} steps of one '
                 'tower')
-  if others:
+  if others and line['disagreements'] is None:
+    rows.append('losses and weights are not compared: no time')
+  elif others:
     rows += ['DISAGREES: ' + what for what in line['disagreements']] or [
         f"losses of {len(kinds[OURS]['mean_losses'])} steps and movements of "
         f"{len(kinds[OURS]['weights'])} variables agree"]
