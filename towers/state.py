@@ -36,7 +36,7 @@ class State:
 
   def of_chief(self, text: str) -> str:
     """Returns the chief's text; all workers call it at the same time."""
-    return text if self._worker is None else self._worker.share(text)[0]
+    return text if self._worker is None else self._worker.peers.share(text)[0]
 
   def begin(self) -> None:
     """Gives all workers the chief's variables, started from the file that the program names."""
@@ -80,10 +80,10 @@ class State:
                      may_skip=may_skip, was_carried=checkpoints.was_carried)
     except Exception as error:
       if self._worker is not None:
-        self._worker.share(_REFUSED + str(error))
+        self._worker.peers.share(_REFUSED + str(error))
       raise
     if self._worker is not None:
-      path = self._worker.share(path or '')[0] or None
+      path = self._worker.peers.share(path or '')[0] or None
       if path is not None and path.startswith(_REFUSED):
         raise UsageError(f'The chief restores nothing: {path[len(_REFUSED):]}')
     if path is None:

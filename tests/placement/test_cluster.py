@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from towers.base.usage_error import UsageError
-from towers.placement.cluster import check_port, read_cluster
+from towers.placement.cluster import listen, read_cluster
 from towers.training.settings.config import Config
 
 TWO = ['a:1', 'b:2']
@@ -89,9 +89,8 @@ def test_a_port_that_somebody_listens_on_is_refused():
     cluster = read(dict(worker=[f'127.0.0.1:{port}', 'b:2']), FIRST)
     with pytest.raises(UsageError, match=f'worker 0 .* cannot listen on port {port} of this '
                                          'machine: Address'):
-      check_port(cluster)
-    check_port(cluster._replace(rank=1, addresses=cluster.addresses[::-1], is_evaluator=True))
-  check_port(cluster)
+      listen(cluster, on_all=True)
+  listen(cluster, on_all=True).close()
 
 
 def test_the_chief_alone_writes():

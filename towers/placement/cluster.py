@@ -11,7 +11,7 @@ TensorFlow.
 import json
 import re
 import socket
-from typing import Any, List, Mapping, NamedTuple
+from typing import Any, List, Mapping, NamedTuple, Tuple
 
 from towers.base.json_files import parse_json
 from towers.base.usage_error import UsageError
@@ -54,10 +54,10 @@ class Cluster(NamedTuple):
     """Whether this process is one of several workers that train."""
     return self.num_workers > 1
 
-  @property
-  def port(self) -> int:
-    """The port that this worker listens on."""
-    return int(self.addresses[self.rank].rpartition(':')[2])
+  def endpoint(self, rank: int) -> Tuple[str, int]:
+    """Returns host and port of a worker, as `socket` takes them."""
+    host, _, port = self.addresses[rank].rpartition(':')
+    return host.strip('[]'), int(port)
 
   @property
   def is_on_loopback(self) -> bool:
@@ -144,24 +144,30 @@ def _find_task(task: Any, jobs: Any, addresses: List[str]) -> Cluster:
   return Cluster(addresses, index + (len(jobs.get('chief', [])) if job == 'worker' else 0))
 
 
-def check_port(cluster: Cluster) -> None:
-  """Raises UsageError if another process listens on this worker's port.
+def listen(cluster: Cluster, *, on_all: bool = False) -> socket.socket:
+  """Returns a socket on this worker's port: of this machine alone if its address is, or `on_all`.
 
-  TensorFlow does not: two of its servers may share a port, and answer in turn.
+  TensorFlow does not refuse a port in use: two of its servers may share one, and answer in turn.
+
+  Raises:
+    UsageError: another process listens on the port.
   """
-  if not cluster.trains_together:
-    return
-  port = cluster.port
-  with socket.socket() as probe:
-    # Ignores connections that an ended run has left in TIME_WAIT.
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-      probe.bind(('', port))
-    except OSError as error:
-      raise UsageError(
-          f'{cluster.describe(cluster.rank)} cannot listen on port {port} of this '
-          f'machine: {error.strerror}. Is it running already? End what uses the '
-          f'port (ss -ltnp shows it), or choose another in {VARIABLE} on all workers.') from None
+  host, port = cluster.endpoint(cluster.rank)
+  if on_all or not is_loopback(cluster.addresses[cluster.rank]):
+    host = ''
+  listener = socket.socket(socket.AF_INET6 if ':' in host else socket.AF_INET)
+  # Ignores connections that an ended run has left in TIME_WAIT.
+  listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+  try:
+    listener.bind((host, port))
+    listener.listen(len(cluster.addresses))
+  except OSError as error:
+    listener.close()
+    raise UsageError(
+        f'{cluster.describe(cluster.rank)} cannot listen on port {port} of this '
+        f'machine: {error.strerror}. Is it running already? End what uses the '
+        f'port (ss -ltnp shows it), or choose another in {VARIABLE} on all workers.') from None
+  return listener
 
 
 def _show(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from typing import ContextManager
 
-from towers.placement.cluster import Cluster, check_port
+from towers.placement.cluster import Cluster, listen
 from towers.training.saving.lock import lock_folder
 from towers.training.settings.config import Config
 from towers.training.settings.outputs import check_outputs
@@ -23,6 +23,6 @@ def claim(config: Config, cluster: Cluster, *, listens: bool = True) -> ContextM
   check_outputs(result_file=config.result_file, report=config.report,
                 trace_file=config.trace_file if config.trace_steps else None,
                 summary_dir=config.summary_dir, export_dir=config.export_dir, checkpoint_dir=folder)
-  if listens:
-    check_port(cluster)
+  if listens and cluster.trains_together:
+    listen(cluster, on_all=True).close()
   return lock_folder(folder)

@@ -37,7 +37,7 @@ def recall_accumulate(folder: Optional[str], *, batch_size: int, num_towers: int
   """
   most = recall_most(folder) if folder else None
   if worker is not None:
-    known = [int(text) for text in worker.share(str(most or 0))]
+    known = worker.peers.share(most or 0)
     most = min(filter(None, known), default=None)
     num_towers *= len(known)
   if most is None:

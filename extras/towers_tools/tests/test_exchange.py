@@ -2,6 +2,7 @@
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,8 @@ from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import ALONE, Cluster
-from towers.training.cluster.roll_call import RollCall, check_alike
+from towers.training.cluster.agreement import check_alike
+from towers.training.cluster.peers import Peers
 from towers.training.faults.run_error import RunError, WorkerGone
 from towers.training.settings.config import Config
 from towers_tools import autotune
@@ -50,7 +52,9 @@ def test_all_get_the_values_of_all_round_after_round(clusters, threads):
 def test_a_trial_that_waits_for_one_that_has_failed_ends(clusters, threads, failed):
   """The trial of one worker has failed: it meets the others, whose trials still wait for it."""
   def wait_in_trial(cluster):
-    found = RollCall(cluster, limit_seconds=20, tell=str).gather(dict(batch_size=64))
+    with contextlib.closing(Peers(cluster, tell=str)) as peers:
+      peers.meet(20)
+      found = peers.share(dict(batch_size=64))
     with pytest.raises(UsageError, match='different flags.*has autotune='):
       check_alike(cluster, 'flags', found, '')
 

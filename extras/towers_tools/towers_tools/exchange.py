@@ -4,18 +4,18 @@
   worker 1   trial ─┴─ exchange ─┴─► what all found ─► the same next trial
 
 The processes of a trial meet by the TF_CONFIG of the run, and leave its ports when they end. Then
-the processes that started them hold a roll call on the same port. If a trial has failed in one
-worker, its processes in the others may still be at their own roll call: they find an exchange,
-which has no flags, and end.
+the processes that started them meet on the same port. If a trial has failed in one worker, its
+processes in the others may still wait for it: they find an exchange, which has no flags, and end.
 """
 
+import contextlib
 import math
 import time
 from typing import Any, List
 
 from towers.base.output import write_line
 from towers.placement.cluster import Cluster
-from towers.training.cluster.roll_call import RollCall
+from towers.training.cluster.peers import Peers
 from towers.training.faults.run_error import RunError
 
 # What a trial, or a run without autotune, does not report.
@@ -45,10 +45,11 @@ class Exchange:
     until = time.monotonic() + self._limit_seconds + others_seconds
     while True:
       # Only at the start a worker that is not there is worth a line.
-      roll_call = RollCall(self.cluster, limit_seconds=math.ceil(until - time.monotonic()),
-                           limit_name='start_seconds and stall_seconds, for a trial',
-                           tell=write_line if self._round == 1 else lambda text: None)
-      found = roll_call.gather({_ROUND: self._round, 'value': value})
+      peers = Peers(self.cluster, tell=write_line if self._round == 1 else lambda text: None)
+      with contextlib.closing(peers):
+        peers.meet(math.ceil(until - time.monotonic()),
+                   'start_seconds and stall_seconds, for a trial')
+        found = peers.share({_ROUND: self._round, 'value': value})
       rounds = [facts.get(_ROUND) for facts in found]
       # Processes of a trial have met this one, and end.
       if None not in rounds:

@@ -1,122 +1,161 @@
-"""Peers find who has ended, who is silent and who is there, with real servers and a fake clock."""
+"""Peers find who has ended, who is silent and who is there, by connections that stay open."""
 
+import contextlib
+import json
+import re
 import socket
 import threading
+import time
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import find_ports
 from towers.placement.cluster import Cluster
-from towers.training.cluster.peers import REFUSED, Peers, find_faults, greet
-
-FOUR = Cluster(['a:1', 'b:1', 'c:1', 'd:1'], 1)
-
-
-def listen(greeting):
-  """Returns the address of a server that sends `greeting`, or nothing if None."""
-  server = socket.socket()
-  server.bind(('127.0.0.1', 0))
-  server.listen()
-
-  def serve():
-    while True:
-      connection, _ = server.accept()
-      if greeting is not None:
-        connection.sendall(greeting)
-        connection.close()
-      else:
-        held.append(connection)
-
-  held = []
-  threading.Thread(target=serve, daemon=True).start()
-  return f'127.0.0.1:{server.getsockname()[1]}'
+from towers.training.cluster import peers as peers_module
+from towers.training.cluster.peers import Peers
+from towers.training.faults.run_error import WorkerGone
 
 
-def test_a_server_of_tensorflow_greets():
-  address = f'localhost:{find_ports(1)[0]}'
-  config = tf.ConfigProto()
-  server = tf.train.Server({'worker': [address]}, job_name='worker', task_index=0, config=config)
-  assert greet(address) == ''
-  assert find_faults(Cluster([address, address], 1), [0]) == {0: ''}
-  del server
+@pytest.fixture
+def told(monkeypatch):
+  """The reasons for which the process was to end."""
+  reasons = []
+  monkeypatch.setattr(peers_module, 'end_process', lambda reason, code: reasons.append(reason))
+  return reasons
 
 
-@pytest.mark.parametrize('greeting, fault', [
-    (None, 'does not answer'), (b'', REFUSED),
-    (b'HTTP/1.1 400 Bad Request\r\n', 'is no TensorFlow server')])
-def test_others_do_not(greeting, fault):
-  assert greet(listen(greeting), seconds=0.5) == fault
-  assert greet(f'127.0.0.1:{find_ports(1)[0]}') == REFUSED
-  assert greet('no.such.host.invalid:1').startswith('cannot be reached: ')
+class Other:
+  """Stands in for a worker, over a connection of its own."""
+
+  def __init__(self, connection):
+    self._connection, self._lines = connection, connection.makefile('rb')
+
+  def send(self, **message):
+    self._connection.sendall(json.dumps(message).encode() + b'\n')
+
+  def read(self, name):
+    """Returns what the next message has under a name, if that is not empty."""
+    return next(message[name] for message in map(json.loads, self._lines) if message.get(name))
+
+  def end(self):
+    self._lines.close()
+    self._connection.close()
 
 
-class Clock:
-  now = 0.0
-
-  def __call__(self):
-    return self.now
-
-
-def make(faults, clock, **settings):
-  return Peers(FOUR, limit_seconds=10, clock=clock, ask=lambda _, ranks: dict(faults), **settings)
-
-
-def test_who_has_ended_has_ended_for_good():
-  faults = {0: '', 2: REFUSED, 3: ''}
-  peers = make(faults, Clock())
-  assert peers.find_gone() == ['worker 2 (c:1) has ended']
-  faults[2] = ''
-  assert peers.find_gone() == ['worker 2 (c:1) has ended']
-  faults[0] = REFUSED
-  assert peers.find_gone() == ['worker 0 (a:1) has ended', 'worker 2 (c:1) has ended']
-
-
-def test_who_is_silent_has_time_to_come_back():
-  faults, clock = {0: 'does not answer', 2: '', 3: ''}, Clock()
-  peers = make(faults, clock)
-  for seconds in (0, 9.9):
-    clock.now = seconds
-    assert peers.find_gone() == []
-  faults[0] = ''
-  assert peers.find_gone() == []
-  faults[0] = 'does not answer'
-  clock.now = 15
-  assert peers.find_gone() == []
-  clock.now = 25
-  assert peers.find_gone() == ['worker 0 (a:1) does not answer for 10 s (worker_seconds)']
+@contextlib.contextmanager
+def meet(rank, num_workers):
+  """Yields a worker of a cluster, and those that it is connected to, which are all there."""
+  cluster = Cluster([f'127.0.0.1:{port}' for port in find_ports(num_workers)], rank)
+  peers, others = Peers(cluster, tell=str), []
+  meeting = threading.Thread(target=peers.meet, args=(20,))
+  with contextlib.closing(peers), contextlib.ExitStack() as closing:
+    if rank:
+      listener = closing.enter_context(socket.socket())
+      listener.bind(cluster.endpoint(0))
+      listener.listen()
+      meeting.start()
+      others.append(Other(listener.accept()[0]))
+      others[0].send(missing=[], gone={})
+    else:
+      meeting.start()
+      wait_for(lambda: peers._server)
+      for other in range(1, num_workers):
+        others.append(Other(socket.create_connection(cluster.endpoint(0))))
+        others[-1].send(rank=other)
+    meeting.join()
+    yield peers, others
+    for other in others:
+      other.end()
 
 
-def test_as_long_as_something_goes_forward_nobody_is_missed_and_then_at_once():
-  told, is_told = [], threading.Event()
+def wait_for(is_so, seconds=10):
+  until = time.monotonic() + seconds
+  while not is_so():
+    assert time.monotonic() < until
+    time.sleep(0.02)
 
-  def on_gone(reason):
-    told.append(reason)
-    is_told.set()
 
-  peers = make({0: '', 2: REFUSED, 3: ''}, Clock(), on_gone=on_gone)
-  peers.is_busy = lambda: True
-  with peers:
-    assert not is_told.wait(1.5)
+def sign_for(seconds, other):
+  """Lets a worker give signs of life for so long."""
+  until = time.monotonic() + seconds
+  while time.monotonic() < until:
+    other.send()
+    time.sleep(0.1)
+
+
+def test_who_has_ended_is_missed_by_all_and_for_good(told):
+  with meet(0, 4) as (peers, others), peers.watched(60):
+    address = re.escape(peers._cluster.describe(2))
+    others[1].end()
+    wait_for(lambda: told)
+    assert re.match(rf'{address} has ended. A step needs all workers, so this one ends. Only the '
+                    'steps after the last checkpoint are lost: start all workers again.', told[0])
+    assert others[0].read('gone') == {'2': 'has ended'}
+    others[2].end()
+    wait_for(lambda: list(peers.gone) == [2, 3])
+    assert isinstance(peers.explain(ValueError('Collective ops is aborted')), WorkerGone)
+    assert peers.explain(ValueError('something else')) is None
+    with pytest.raises(WorkerGone, match=rf'{address} has ended; worker 3'):
+      peers.share('mine')
+
+
+def test_what_the_chief_says_and_that_it_ends_is_taken(told):
+  with meet(1, 3) as (peers, [chief]), peers.watched(60):
+    peers.is_busy = lambda: True
+    chief.send(missing=[], gone={'1': 'does not answer', '2': 'has ended'})
+    wait_for(lambda: peers.gone == {2: 'has ended'})
+    chief.end()
+    wait_for(lambda: peers.gone == {2: 'has ended', 0: 'has ended'})
+    assert not told
+
+
+@pytest.mark.parametrize('rank', [0, 1])
+def test_who_is_silent_has_time_to_come_back(rank, told):
+  with meet(rank, 2) as (peers, [other]):
+    sign = (lambda: other.send()) if rank == 0 else (lambda: other.send(missing=[], gone={}))
+    with peers.watched(2):
+      for _ in range(2):
+        time.sleep(1.2)
+        sign()
+        wait_for(lambda: not peers.gone)
+      assert not told
+      wait_for(lambda: told)
+    assert re.match(rf'worker {1 - rank} \S+ does not answer for \d s \(worker_seconds\)\.',
+                    told[0])
+    sign()
+    wait_for(lambda: not peers.gone)
+
+
+def test_a_process_that_stood_still_misses_nobody_for_it(told, monkeypatch):
+  with meet(0, 2) as (peers, [other]), peers.watched(3):
+    wait_for(lambda: peers._heard_at)
+    peers._loop.call_soon_threadsafe(time.sleep, 4)
+    time.sleep(5)
+    sign_for(1, other)
+    assert not told
+
+
+def test_as_long_as_something_goes_forward_nobody_is_missed_and_then_at_once(told):
+  with meet(0, 2) as (peers, [other]), peers.watched(60):
+    peers.is_busy = lambda: True
+    other.end()
+    time.sleep(1.5)
+    assert peers.gone and not told
     peers.is_busy = lambda: False
-    assert is_told.wait(5)
-  assert told == ['worker 2 (c:1) has ended. A step needs all workers, so this one ends. Only the '
-                  'steps after the last checkpoint are lost: start all workers again.']
+    wait_for(lambda: told, 5)
 
 
-def test_after_the_end_nobody_is_missed():
-  told = []
-  peers = make({0: REFUSED, 2: REFUSED, 3: REFUSED}, Clock(), on_gone=told.append)
-  with peers:
-    peers.stop()
-    peers._thread.join(5)
-  assert told == []
+def test_after_the_end_nobody_is_missed(told):
+  with meet(0, 2) as (peers, [other]):
+    with peers.watched(60):
+      peers.stop()
+      other.end()
+      wait_for(lambda: peers.gone)
+    time.sleep(1)
+  assert not told
 
 
 def test_of_many_that_are_gone_some_are_named():
-  told = []
-  cluster = Cluster([f'h{rank}:1' for rank in range(100)])
-  with Peers(cluster, limit_seconds=10, on_gone=told.append,
-             ask=lambda _, ranks: dict.fromkeys(ranks, REFUSED)) as peers:
-    peers._thread.join(5)
-  assert 'worker 8 (h8:1) has ended; 91 others too. A step needs all' in told[0]
+  peers = Peers(Cluster([f'h{rank}:1' for rank in range(100)]))
+  peers.gone = dict.fromkeys(range(1, 100), 'has ended')
+  assert 'worker 8 (h8:1) has ended; 91 others too. A step needs all' in peers._explain()

@@ -1,0 +1,54 @@
+"""Agreement: what all workers must share, compared before they take a step together.
+
+Workers whose graphs differ would hang, or train apart.
+"""
+
+import collections
+import hashlib
+import json
+from typing import Any, Dict, Mapping, Sequence
+
+from tensorflow_v1 import Graph, tf
+from towers.base.usage_error import UsageError
+from towers.placement.cluster import Cluster
+
+_MOST_DIFFERENCES = 8
+
+
+def check_alike(cluster: Cluster, what: str, facts: Sequence[Mapping[str, Any]], fix: str) -> None:
+  """Refuses workers whose facts, by rank, differ; names the one, its facts and those of the others.
+
+  `what` says what the facts are of, as 'flags', and `fix` what to do.
+  """
+  differences = []
+  for name in sorted({name for other in facts for name in other}):
+    values = [json.dumps(other.get(name)) for other in facts]
+    counts = collections.Counter(values)
+    # In a tie, the chief's.
+    usual = max(values, key=lambda value: (counts[value], value == values[0]))
+    differences += [f'{cluster.describe(rank)} has {name}={value}, the others {usual}'
+                    for rank, value in enumerate(values) if value != usual]
+  if differences:
+    shown = '; '.join(differences[:_MOST_DIFFERENCES])
+    raise UsageError(f'The workers have different {what}: {shown}. {fix}')
+
+
+def find_facts(graph: Graph) -> Dict[str, str]:
+  """Returns what all workers' graphs must share: variables, collectives and the first tower."""
+  with graph.as_default():
+    variables = [f'{variable.op.name} {variable.shape} {variable.dtype.base_dtype.name}'
+                 for variable in tf.global_variables()]
+  ops = graph.get_operations()
+  # Of sums whose shape each step chooses, 2.x takes the key as an input.
+  collectives = [f"{op.type} {op.node_def.attr['instance_key'].i} "
+                 f"{[str(value.shape) for value in op.inputs]}"
+                 for op in ops if op.type.startswith('CollectiveReduce')]
+  tower = [f'{op.name} {op.type}' for op in ops if op.name.startswith('tower_0/')]
+  return dict(variables=_digest(variables), collectives=_digest(collectives),
+              ops_of_tower_0=_digest(tower))
+
+
+def _digest(lines):
+  """Returns the number of lines and a hash of them."""
+  digest = hashlib.sha256('\n'.join(lines).encode()).hexdigest()
+  return f'{len(lines)}, {digest[:8]}'
