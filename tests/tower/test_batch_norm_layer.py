@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
+from towers.tower import batch_norm_layer
 from towers.tower.batch_norm_layer import (
     BATCH_MOMENTS,
     batch_norm,
     gradients_of_training,
+    is_choice,
     joined_sums,
 )
 
@@ -89,12 +91,16 @@ def test_the_kernel_is_few_ops(is_training, most, most_gradients):
     assert len(graph.get_operations()) - before <= most_gradients
 
 
-@pytest.mark.nightly(but=['images-True-True', 'rows-False-False'])
+@pytest.mark.nightly(but=['images-True-True-switch', 'images-False-True-select',
+                          'rows-False-False-switch'])
+@pytest.mark.parametrize('compiled', [False, True], ids=['switch', 'select'])
 @pytest.mark.parametrize('is_training', [True, False])
 @pytest.mark.parametrize('in_loop', [False, True])
 @pytest.mark.parametrize('examples', [X, X[:, 0, 0]], ids=['images', 'rows'])
 def test_a_switched_layer_has_the_bits_and_derivatives_of_the_one_it_takes(
-    examples, in_loop, is_training):
+    examples, in_loop, is_training, compiled, monkeypatch):
+  monkeypatch.setattr(batch_norm_layer, '_is_compiled', lambda x: compiled)
+
   def run(switch, context):
     with tf.Graph().as_default(), tf.Session() as session, context:
       x = tf.constant(examples)
@@ -107,6 +113,9 @@ def test_a_switched_layer_has_the_bits_and_derivatives_of_the_one_it_takes(
       values = [y, *tf.gradients(y ** 3, [x, *tf.trainable_variables()])]
       if is_training and not in_loop:
         values += tf.get_collection(BATCH_MOMENTS)
+      if compiled and not in_loop:
+        # On a GPU XLA would compile a kernel's gradient without the kernel, which goes wrong.
+        assert not any(is_choice(op) for op in tf.get_default_graph().get_operations())
       second = [] if in_loop else tf.gradients(values[1] ** 2, [x, tf.trainable_variables()[-1]])
       session.run(tf.global_variables_initializer())
       return session.run([values, second])

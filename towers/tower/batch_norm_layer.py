@@ -13,6 +13,8 @@ Where `is_training` is a tensor, one switch of x chooses between two such kernel
   x ──► Switch ─┬─ yes ─► kernel, by the batch ──┬──► Merge ──► normalised, moments
                 └─ no ──► kernel, by averages ───┘
 
+Where XLA compiles, which joins nothing across a switch, both are computed and a select chooses.
+
 Under `joined_sums()` towers can also normalise by the global batch. A fused kernel has no place for
 that, so the layer is made of sums over all towers (see `all_towers`):
 
@@ -24,6 +26,8 @@ import contextlib
 from typing import Iterator, List, Sequence, Union
 
 from tensorflow_v1 import Operation, Tensor, tf
+from towers.placement.devices import compiles
+from towers.placement.host import is_gpu
 from towers.tower.all_towers import all_sum
 
 BATCH_SUMS = 'batch_norm_sums'
@@ -112,12 +116,20 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
       return kernel.by_averages(averages)[0]
     elif is_training is True:
       y, *moments = kernel.by_batch()
+    elif _is_compiled(x):
+      y, *moments = kernel.by_both(averages, is_training)
     else:
       # A branch, since the batch's moments cost time.
       y, *moments = kernel.by_either(averages, is_training)
     if is_training is not False:
       _move_averages([moving_mean, moving_variance], averages, moments, momentum)
     return y
+
+
+def _is_compiled(x):
+  """Returns whether XLA may compile what reads x."""
+  return compiles('GPU' if is_gpu(x.device) else 'CPU',
+                  'float32' if x.dtype == tf.float32 else 'mixed')
 
 
 def _move_averages(variables, averages, moments, momentum):
@@ -163,6 +175,17 @@ class _Kernel:
     with graph.gradient_override_map({'Merge': 'BatchNormMerge'}):
       y = tf.raw_ops.Merge(inputs=[by_averages, by_batch])[0]
     return [y, *_choose(of_batch, averages, is_training)]
+
+  def by_both(self, averages, is_training) -> Sequence[Tensor]:
+    """Chooses between the results of both kernels, of which XLA makes one.
+
+    It compiles no kernel between a switch and a merge, but the gradient of one: on an H200 these
+    were wrong, and no training came further than step 11.
+    """
+    by_batch, *of_batch = self.by_batch()
+    with tf.get_default_graph().gradient_override_map({'Select': 'BatchNormSelect'}):
+      y = tf.raw_ops.Select(condition=is_training, x=by_batch, y=self.by_averages(averages)[0])
+    return [y, *of_batch]
 
   def by_sums(self, averages, is_training) -> Sequence[Tensor]:
     """Normalises by moments from sums over the batch, not by a kernel.
@@ -225,6 +248,15 @@ def is_choice(op: Operation) -> bool:
   """Returns whether an op is the switch of a layer, or its merge: all training takes one branch."""
   return (op.type in ('Switch', 'Merge')
           and op.node_def.attr['_gradient_op_type'].s in (b'BatchNormSwitch', b'BatchNormMerge'))
+
+
+@tf.RegisterGradient('BatchNormSelect')
+def _pass_to_chosen(op, gradient):
+  """Leaves gradients of training to the kernel by the batch."""
+  if _trains[-1]:
+    return None, gradient, None
+  return [None, *(tf.raw_ops.Select(condition=op.inputs[0], x=x, y=y) for x, y in (
+      (gradient, tf.zeros_like(gradient)), (tf.zeros_like(gradient), gradient)))]
 
 
 @tf.RegisterGradient('BatchNormMerge')

@@ -100,7 +100,7 @@ def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Ex
     with contextlib.suppress(Exception):  # A damaged one makes TensorFlow raise anything.
       return 'carry' if open_reader(path).has_tensor(CARRY_TENSOR) else 'keep'
   may_carry = train.buckets is None and not train.marks_bad and cluster.num_workers == 1
-  return 'carry' if may_carry and compiles(devices, config.precision) else 'keep'
+  return 'carry' if may_carry and compiles(devices.kind, config.precision) else 'keep'
 
 
 def check(config: Config, data_set: DataSet) -> bool:
