@@ -32,7 +32,6 @@ class Calls:
   Attributes:
     fetches: of each run, by its name.
     num_fetches: of a run that updates.
-    has_both: whether the first one is the vector of metrics that begins with the loss.
     num_measured: of a run that measures a validation batch.
     plain: the runs by name: 'train', with accumulation 'accumulate' for each micro-batch before,
       with a validation tower 'measure_and_train'.
@@ -45,10 +44,10 @@ class Calls:
     self._session, self._program = session, program
     self.update: Optional[Update] = None
     gradients, validation = program.gradients, program.validation
-    self.has_both = gradients.begins_with_loss
-    train = [gradients.metrics if self.has_both else gradients.loss, program.train_op,
-             program.input_wait]
-    if gradients.metrics is not None and not self.has_both:
+    train = [gradients.loss, program.train_op, program.input_wait]
+    if gradients.begins_with_loss:
+      train[0] = gradients.metrics
+    elif gradients.metrics is not None:
       train.append(gradients.metrics)
     if gradients.votes is not None:
       train.append(gradients.votes.counts)

@@ -80,7 +80,7 @@ class Steps:
 
     self._accumulates = program.gradients.add_op is not None
     self._made = Calls(session, program)
-    self._num_fetches, self._has_both = self._made.num_fetches, self._made.has_both
+    self._num_fetches = self._made.num_fetches
     self._calls = self._made.plain
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
@@ -188,21 +188,18 @@ class Steps:
       found, count = self._calls['measure_and_train'](), self._made.num_measured
       (sums, *rows), results = found[:count], found[count:]
       beside.add(sums, rows)
-    if self._has_both:
-      results = [results[0][0], *results[1:3], results[0]]
     self.runs += 1
     if self.has_other_workers:
       self._votes.count(results[self._num_fetches - 1], self.step)
     self.activity = 'training'
-    self.metrics.add(self.step, results)
-    is_done = results[1]
+    loss, is_done = self.metrics.add(self.step, results), results[1]
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
-    elif np.isfinite(results[0]) and self._lower_loss_scale():
+    elif np.isfinite(loss) and self._lower_loss_scale():
       self.skip()
     else:  # The guard has blocked the update.
       raise NotFinite
-    return results[0]
+    return loss
 
   def take(self, beside: Optional[ValidationPass] = None) -> Tuple[float, Optional[Retried]]:
     """Updates the weights once as `train` does; tries again where that is not finite.

@@ -5,7 +5,7 @@ A step brings one vector with its loss, which the towers have summed already, se
 between two steps, all threads of the session wait.
 """
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -28,18 +28,29 @@ class TrainingMetrics:
     self.plan = program.plan
     self._names = list(tower.sums)
     self._weighted = [name for name in tower.weights if name != 'loss']
-    self._has_metrics = program.gradients.metrics is not None
+    # Of the vector of metrics, in what a step fetches.
+    self._index: Optional[int] = None
+    if program.gradients.metrics is not None:
+      self._index = 0 if program.gradients.begins_with_loss else 3
     self._has_count = len(self._names) > 1 and not isinstance(tower.num_examples, int)
     self._sums = np.zeros(len(self._names) + len(self._weighted) + 1, np.float64)
-    self._kept: List[Tuple[int, Any]] = []
+    self._kept: List[Tuple[Any, ...]] = []
     self._first_losses: List[float] = []
     self._waited = 0.0
 
-  def add(self, step: int, results: Any) -> None:
-    """Adds a run of the step of an index: loss, whether it is done, wait, and metrics if any."""
-    self._kept.append((step, results))
+  def add(self, step: int, results: Sequence[Any]) -> Any:
+    """Adds what `Calls` has fetched in the step of an index; returns its loss."""
+    loss, is_done, wait = results[:3]
+    vector = b''
+    if self._index is not None:
+      # A copy, for an array would keep the session's memory from its next run.
+      vector = results[self._index].tobytes()
+      if self._index == 0:
+        loss = loss[0]
+    self._kept.append((step, loss, is_done, wait, vector))
     if len(self._kept) >= _MOST_KEPT:
       self._sum_up()
+    return loss
 
   def add_wait(self, seconds: float) -> None:
     """Adds the input wait of a run that ends no step."""
@@ -78,14 +89,13 @@ class TrainingMetrics:
     if not self._kept:
       return
     kept, self._kept = self._kept, []
-    steps, runs = zip(*kept)
-    losses, are_done, waits, *others = zip(*runs)
+    steps, losses, are_done, waits, vectors = zip(*kept)
+    done = np.not_equal(are_done, False)  # An op without a guard gives None.
+    if self._index is not None:
+      sums = np.frombuffer(b''.join(vectors), np.float32).reshape(len(kept), -1)[done]
+      self._sums[1:sums.shape[1]] += sums[:, 1:].sum(0, np.float64)
     self._waited += sum(wait for wait in map(float, waits) if wait > 0)
     self._first_losses += map(float, losses[:_FIRST_LOSSES - len(self._first_losses)])
-    done = np.not_equal(are_done, False)  # An op without a guard gives None.
-    if self._has_metrics:
-      sums = np.array(others[0], np.float64)[done]
-      self._sums[1:sums.shape[1]] += sums[:, 1:].sum(0)
     if self._has_count:
       counts = sums[:, -1]
     else:
