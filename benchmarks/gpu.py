@@ -27,7 +27,7 @@ from benchmarks.harness.machine import describe_machine, write_figures
 from benchmarks.harness.task import NETS, NUM_CLASSES, Task
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
-from towers_tools.timed_trial import run_trial
+from towers_tools.trials.timed_trial import run_trial
 
 # As TensorFlow is shipped; ours sets 1.
 _PLAIN_BATCH_NORM = {'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT': '0'}

@@ -154,6 +154,12 @@ def test_a_flag_without_its_annex_says_what_to_install(
                   f'installed: pip install extras/towers_{package}, in a clone of towers.')
 
 
+def test_an_evaluator_without_its_annex_says_what_to_install(bare, monkeypatch, tmp_path, capsys):
+  monkeypatch.setenv('TF_CONFIG', '{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}')
+  assert main(['main.py', *PLAIN_RUN, f'--checkpoint_dir={tmp_path}']) == 2
+  assert 'an evaluator needs the package towers-tools' in capsys.readouterr().err
+
+
 def test_the_run_itself_needs_none(bare, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   assert main(['main.py', *PLAIN_RUN]) == 0

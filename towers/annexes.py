@@ -17,14 +17,15 @@ from towers.base.usage_error import UsageError
 
 # What is asked for, and the function that does it.
 ANNEXES = {
-    '--autotune': 'towers_tools.autotune:autotune',
+    '--autotune': 'towers_tools.trials.autotune:autotune',
     '--doctor': 'towers_tools.doctor:examine',
     '--export_dir': 'towers_tools.serving.export:prepare_export',
-    '--find_batch': 'towers_tools.find_batch:find_batch',
+    '--find_batch': 'towers_tools.trials.find_batch:find_batch',
     '--input_only': 'towers_tools.measure_input:measure_input',
     '--predict': 'towers_tools.serving.predict:predict',
     '--report': 'towers_tools.report:Report',
     '--trace_steps': 'towers_tools.timeline:Timeline',
+    'an evaluator': 'towers_tools.evaluator:evaluate',
     'images to predict': 'towers_data.image_folder:load_images',
     'data=cifar10': 'towers_data.cifar:load_cifar10',
     'data=cifar100': 'towers_data.cifar:load_cifar100',

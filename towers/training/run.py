@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from tensorflow_v1 import tf
+from towers.annexes import load as load_annex
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords
@@ -24,7 +25,6 @@ from towers.session import Session
 from towers.settings import common_to_workers
 from towers.training.callbacks import Callbacks
 from towers.training.cluster.worker import Worker, join_workers
-from towers.training.evaluator import evaluate
 from towers.training.faults.run_error import OutOfMemory
 from towers.training.faults.signals import Signals
 from towers.training.fitting import recall_accumulate, take_in_more
@@ -146,7 +146,7 @@ class Run:
             worker=self._worker)
       program = build(accumulate)
       if cluster.is_evaluator:
-        evaluate(program, config, startup=self._startup)
+        load_annex('an evaluator')(program, config, startup=self._startup)
         return {}
       self._describe(program, cluster, described or {})
       for callback in self._callbacks:

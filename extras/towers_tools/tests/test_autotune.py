@@ -13,11 +13,11 @@ from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster
 from towers.training.settings.config import Config
 from towers.training.settings.flags import parse_flags
-from towers_tools import autotune
-from towers_tools import fingerprint as fingerprints
-from towers_tools.autotune import list_alternatives, list_fusions, tune
-from towers_tools.fingerprint import fingerprint
-from towers_tools.timed_trial import TimedTrial, format_flags
+from towers_tools.trials import autotune
+from towers_tools.trials import fingerprint as fingerprints
+from towers_tools.trials.autotune import list_alternatives, list_fusions, tune
+from towers_tools.trials.fingerprint import fingerprint
+from towers_tools.trials.timed_trial import TimedTrial, format_flags
 
 LOSSES = (2.3, 2.2, 2.1, 2.0, 1.9)
 # With only variables and staging depth at their defaults, few trials are left.

@@ -20,10 +20,10 @@ from towers.training.cluster.agreement import check_alike
 from towers.training.cluster.peers import Peers
 from towers.training.faults.run_error import RunError, WorkerGone
 from towers.training.settings.config import Config
-from towers_tools import autotune
-from towers_tools.autotune import TrialRow, Tuned
-from towers_tools.exchange import Exchange
-from towers_tools.timed_trial import TimedTrial, join_trials
+from towers_tools.trials import autotune
+from towers_tools.trials.autotune import TrialRow, Tuned
+from towers_tools.trials.exchange import Exchange
+from towers_tools.trials.timed_trial import TimedTrial, join_trials
 
 
 @pytest.fixture

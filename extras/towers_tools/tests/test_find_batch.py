@@ -12,10 +12,10 @@ from tests.harness import capped_run
 from towers.base.usage_error import UsageError
 from towers.placement.devices import Devices
 from towers.training.settings.config import Config
-from towers_tools import find_batch as tool
-from towers_tools.find_batch import find_batch, search
 from towers_tools.free_memory import find_free_memory
-from towers_tools.timed_trial import ROOT, TimedTrial
+from towers_tools.trials import find_batch as tool
+from towers_tools.trials.find_batch import find_batch, search
+from towers_tools.trials.timed_trial import ROOT, TimedTrial
 
 FITS = TimedTrial(examples_per_second=1.0)
 TOO_LARGE = TimedTrial(error='Out of memory in the first step, after 0 steps. Try less')

@@ -10,9 +10,9 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.command_line import main as command_line
 from towers.training.settings.config import Config
-from towers_tools.fingerprint import fingerprint
 from towers_tools.serving.export import open_checkpoint, open_export
 from towers_tools.serving.model import build_serving
+from towers_tools.trials.fingerprint import fingerprint
 
 RANDOM = np.random.RandomState(0)
 X = RANDOM.uniform(size=[23, 4]).astype(np.float32)

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from towers.base.usage_error import UsageError
-from towers.training.evaluator import EVALUATIONS, Evaluations
 from towers.training.fitting import ROOM, recall_accumulate
 from towers.training.saving.history import HISTORY, History
+from towers_tools.evaluator import EVALUATIONS, Evaluations
 from towers_tools.page import format_page, read_runs
 from towers_tools.report import Report
 

@@ -14,7 +14,7 @@ from towers import command_line
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
 from towers.training.settings.user_functions import give_function, load_function
-from towers_tools.timed_trial import run_trial
+from towers_tools.trials.timed_trial import run_trial
 
 NETS = """
 import numpy as np

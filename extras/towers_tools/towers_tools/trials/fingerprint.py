@@ -15,7 +15,7 @@ from towers.base.cores import count_cores
 from towers.placement.cluster import ALONE, Cluster
 from towers.setting import is_function
 from towers.training.settings.config import Config
-from towers_tools.timed_trial import LEFT_OUT, ROOT
+from towers_tools.trials.timed_trial import LEFT_OUT, ROOT
 
 _SOURCE = ('models', 'staging', 'tensorflow_v1', 'towers')
 # Neither speed nor losses of the first steps depend on these settings.

@@ -14,7 +14,7 @@ from towers.input.micro_batches import read_accumulate
 from towers.placement.devices import Devices
 from towers.training.settings.config import Config
 from towers_tools.free_memory import find_free_memory
-from towers_tools.timed_trial import run_trial
+from towers_tools.trials.timed_trial import run_trial
 
 _TRIAL_STEPS = 2
 # The gap between what runs and what does not is at most this part of what runs.

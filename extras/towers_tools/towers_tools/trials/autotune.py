@@ -27,9 +27,9 @@ from towers.base.paths import find_in_cache
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import ALONE, Cluster
 from towers.training.settings.config import Config
-from towers_tools.exchange import Exchange
-from towers_tools.fingerprint import fingerprint, list_gpus
-from towers_tools.timed_trial import TimedTrial, format_flags, join_trials, run_trial
+from towers_tools.trials.exchange import Exchange
+from towers_tools.trials.fingerprint import fingerprint, list_gpus
+from towers_tools.trials.timed_trial import TimedTrial, format_flags, join_trials, run_trial
 
 _COMMAND = (sys.executable, '-m', 'towers')
 _PILOT_STEPS = 8
