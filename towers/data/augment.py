@@ -12,6 +12,7 @@ from typing import Any
 
 from towers.base.usage_error import UsageError
 from towers.data.augmented import augmented
+from towers.data.draws import take_windows
 from towers.data.examples import Examples
 
 KINDS = ('none', 'cifar', 'imagenet')
@@ -47,18 +48,7 @@ def pad_crop_mirror(images: Any, draws: Any) -> Any:
     draws: uniform in [0, 1), float32 `[batch, 3]`.
   """
   from tensorflow_v1 import tf
-  height, width, channels = images.shape.as_list()[1:]
   padded = tf.pad(images, [[0, 0], [_PADDING, _PADDING], [_PADDING, _PADDING], [0, 0]])
-  padded_height, padded_width = height + 2 * _PADDING, width + 2 * _PADDING
   shifts = tf.cast(draws[:, :2] * (2 * _PADDING + 1), tf.int32)
-
-  columns = tf.range(width)[tf.newaxis]
-  columns = tf.where(tf.tile(draws[:, 2:] < 0.5, [1, width]),
-                     tf.tile(width - 1 - columns, [tf.shape(draws)[0], 1]),
-                     tf.tile(columns, [tf.shape(draws)[0], 1]))
-  columns += shifts[:, 1:]
-  rows = tf.range(height)[tf.newaxis] + shifts[:, :1]
-  # One index for each pixel of the whole batch: a gather of rows of `channels`.
-  rows += tf.range(tf.shape(images)[0])[:, tf.newaxis] * padded_height
-  pixels = rows[:, :, tf.newaxis] * padded_width + columns[:, tf.newaxis, :]
-  return tf.gather(tf.reshape(padded, [-1, channels]), pixels)
+  return take_windows(padded, shifts[:, 0], shifts[:, 1], images.shape.as_list()[1:3],
+                      is_mirrored=draws[:, 2] < 0.5)

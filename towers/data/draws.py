@@ -29,6 +29,26 @@ def draw(indices: Any, *, epoch: Any, seed: int, count: int, first: int = 0) -> 
   return tf.cast(fractions, tf.float32) * 2.0 ** -_FRACTION_BITS
 
 
+def take_windows(images: Any, y: Any, x: Any, size: Sequence[int], is_mirrored: Any = None) -> Any:
+  """Returns a window of each of `[batch, height, width, channels]`, by one gather of pixels.
+
+  Args:
+    images: whose number of channels is known.
+    y, x: where the windows begin, int32 `[batch]`.
+    size: of all, height and width.
+    is_mirrored: whether each is from left to right, bool `[batch]`; None for none.
+  """
+  from tensorflow_v1 import tf
+  height, width = size
+  num_images, full_height, full_width, _ = tf.unstack(tf.shape(images))
+  columns = tf.range(width)
+  if is_mirrored is not None:
+    columns += tf.cast(is_mirrored, tf.int32)[:, tf.newaxis] * (width - 1 - 2 * columns)
+  rows = tf.range(num_images)[:, tf.newaxis] * full_height + y[:, tf.newaxis] + tf.range(height)
+  pixels = (rows * full_width)[:, :, tf.newaxis] + (x[:, tf.newaxis] + columns)[:, tf.newaxis]
+  return tf.gather(tf.reshape(images, [-1, images.shape.as_list()[-1]]), pixels)
+
+
 class Draws:
   """The random numbers of an example, or of each example of a batch, one call after the other.
 
@@ -79,10 +99,7 @@ class Draws:
       part = tf.slice(image, [y, x, 0], [height, width, -1])
       part.set_shape([height, width, image.shape[-1]])
       return part
-    rows = tf.range(shape[0])[:, tf.newaxis] * shape[1] + y[:, tf.newaxis] + tf.range(height)
-    columns = x[:, tf.newaxis] + tf.range(width)
-    pixels = (rows * shape[2])[:, :, tf.newaxis] + columns[:, tf.newaxis]
-    return tf.gather(tf.reshape(image, [-1, image.shape.as_list()[-1]]), pixels)
+    return take_windows(image, y, x, size)
 
   def flip(self, image: Any) -> Any:
     """Returns `[height, width, channels]` mirrored from left to right, half of the time."""

@@ -12,11 +12,10 @@ from tensorflow_v1 import tf
 from tests.data.pictures import damage
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
-from towers.data.formats.crc32c import crc32c_of, mask
+from towers.data.formats.crc32c import find_masked_crc
 from towers.data.formats.tfrecord import (
   Records,
   load_index,
-  scan_tfrecord,
   write_record,
 )
 from towers.data.records import check_damage
@@ -111,21 +110,11 @@ def test_offsets_beyond_4_gb(tmp_path):
   path = tmp_path / 'file'
   header = struct.pack('<Q', 5 << 30)
   with open(str(path), 'wb') as file:
-    file.write(header + struct.pack('<I', mask(crc32c_of([header])[0])))
+    file.write(header + struct.pack('<I', find_masked_crc(header)))
     file.seek((5 << 30) + 16)  # A hole, which takes no room on disk.
     write_record(file, b'far away')
   records = Records([load_index(path)])
   assert records.place(1) == (str(path), (5 << 30) + 16, 1) and records.read([1]) == [b'far away']
-
-
-def test_a_scan_in_several_parts_is_the_same(tmp_path, monkeypatch):
-  path = write(tmp_path / 'file', [b'%d' % number for number in range(50)])
-  whole = scan_tfrecord(str(path))
-  damage(path, int(whole.offsets[40]))
-  monkeypatch.setattr(towers.data.formats.tfrecord, '_HEADERS_AT_A_TIME', 7)
-  index = scan_tfrecord(str(path))
-  assert index.lengths.tolist() == whole.lengths[:40].tolist()
-  assert index.damage[:2] == (40, whole.offsets[40])
 
 
 def test_an_empty_file_is_reported(tmp_path):

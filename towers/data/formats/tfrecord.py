@@ -33,14 +33,13 @@ from towers.base.output import write_line
 from towers.base.paths import find_in_cache
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError
-from towers.data.formats.crc32c import crc32c_of, mask
+from towers.data.formats.crc32c import find_masked_crc
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _FORMAT = 'towers index 1'
 _INDEX_DIR = '.index'
 _HEADER = dict(format=str, size=int, mtime_ns=object, records=int, crc32=int, damage=object,
                facts={str: object})
-_HEADERS_AT_A_TIME = 65536
 _MOST_OPEN_FILES = 256
 
 
@@ -101,52 +100,31 @@ def load_index(path: Any) -> FileIndex:
 def scan_tfrecord(path: str) -> FileIndex:
   """Returns a file's index from the header of every record; reads no payload."""
   lengths: List[int] = []
-  damage = None
   with open(path, 'rb', buffering=0) as file:
     descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
-    offset = 0
-    while offset < size and damage is None:
-      first_record, first_offset = len(lengths), offset
-      headers: List[bytes] = []
-      while offset < size and len(headers) < _HEADERS_AT_A_TIME:
-        header = os.pread(descriptor, _HEADER_BYTES, offset)
-        if len(header) < _HEADER_BYTES:
-          damage = Damage(len(lengths), offset, size - offset,
-                          f'truncated: {size - offset} bytes are left, and a header has '
-                          f'{_HEADER_BYTES}')
-          break
-        headers.append(header)
-        [length] = struct.unpack_from('<Q', header)
-        end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
-        if end > size:
-          damage = Damage(len(lengths), offset, size - offset,
-                          f'truncated: its length is {length:,}, which ends {end - size:,} bytes '
-                          'after the file')
-          break
-        lengths.append(length)
-        offset = end
-
-      wrong = _first_wrong_header(headers)
-      if wrong is not None:
-        payload_bytes = sum(lengths[first_record:first_record + wrong])
-        offset = first_offset + payload_bytes + wrong * (_HEADER_BYTES + _FOOTER_BYTES)
-        del lengths[first_record + wrong:]
+    offset, reason = 0, ''
+    while offset < size:
+      header = os.pread(descriptor, _HEADER_BYTES, offset)
+      if len(header) < _HEADER_BYTES:
+        reason = (f'truncated: {size - offset} bytes are left, and a header has '
+                  f'{_HEADER_BYTES}')
+        break
+      length, checksum = struct.unpack('<QI', header)
+      end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
+      if checksum != find_masked_crc(header[:8]):
         reason = 'its length is damaged'
         if offset == 0:
-          _refuse_other_formats(path, headers[0])
+          _refuse_other_formats(path, header)
           reason += ', or this is no TFRecord file'
-        damage = Damage(len(lengths), offset, size - offset, reason)
+        break
+      if end > size:
+        reason = (f'truncated: its length is {length:,}, which ends {end - size:,} bytes after the '
+                  'file')
+        break
+      lengths.append(length)
+      offset = end
+  damage = Damage(len(lengths), offset, size - offset, reason) if reason else None
   return FileIndex(path, np.array(lengths, np.int64), damage)
-
-
-def _first_wrong_header(headers):
-  """Returns the index of the first header whose checksum is wrong, or None."""
-  if not headers:
-    return None
-  stated = np.frombuffer(b''.join(headers), np.dtype([('length', '<u8'), ('crc', '<u4')]))['crc']
-  found = mask(np.array(crc32c_of([header[:8] for header in headers]), np.uint64))
-  wrong = np.flatnonzero(found != stated)
-  return int(wrong[0]) if wrong.size else None
 
 
 def _refuse_other_formats(path, start):
@@ -239,32 +217,22 @@ class Records:
     """Returns for each index its payload, bytes, or a BadRecordError."""
     files = [bisect.bisect_right(self._ends, index) for index in indices]
     self._advise(files, indices)
-    results: List[Any] = []
-    stated = {}
-    for position, (file, index) in enumerate(zip(files, indices)):
-      try:
-        payload, stated[position] = self._read_unchecked(file, index)
-        results.append(payload)
-      except BadRecordError as error:
-        results.append(error)
+    return [self._read(file, index) for file, index in zip(files, indices)]
 
-    for position, checksum in zip(stated, crc32c_of([results[position] for position in stated])):
-      if mask(checksum) != stated[position]:
-        results[position] = BadRecordError('its payload is damaged: the checksum is wrong')
-    return results
-
-  def _read_unchecked(self, file, index):
-    """Returns a payload and its stated checksum; raises a BadRecordError."""
+  def _read(self, file, index):
+    """Returns a payload, or a BadRecordError."""
     length = int(self.lengths[index])
     size = _HEADER_BYTES + length + _FOOTER_BYTES
     try:
       content = self._pread(file, size, int(self._offsets[index]))
     except OSError as error:
-      raise BadRecordError(f'cannot be read: {error.strerror}') from None
+      return BadRecordError(f'cannot be read: {error.strerror}')
     if len(content) < size or struct.unpack_from('<Q', content)[0] != length:
-      raise BadRecordError('the file has changed since it was indexed')
-    [checksum] = struct.unpack_from('<I', content, _HEADER_BYTES + length)
-    return content[_HEADER_BYTES:-_FOOTER_BYTES], checksum
+      return BadRecordError('the file has changed since it was indexed')
+    payload = content[_HEADER_BYTES:-_FOOTER_BYTES]
+    if struct.unpack('<I', content[-_FOOTER_BYTES:]) != (find_masked_crc(payload),):
+      return BadRecordError('its payload is damaged: the checksum is wrong')
+    return payload
 
   def _advise(self, files, indices):
     """Lets the system read all records at a time, instead of one after another."""
@@ -295,6 +263,5 @@ class Records:
 def write_record(file: Any, payload: bytes) -> None:
   """Appends a record to an open binary file."""
   length = struct.pack('<Q', len(payload))
-  length_crc, payload_crc = crc32c_of([length, payload])
-  file.write(length + struct.pack('<I', mask(length_crc)) + payload +
-             struct.pack('<I', mask(payload_crc)))
+  for part in (length, payload):
+    file.write(part + struct.pack('<I', find_masked_crc(part)))
