@@ -7,12 +7,12 @@ import pytest
 
 from tensorflow_v1 import tf
 from towers.tower import batch_norm_layer
+from towers.tower.all_towers import joining
 from towers.tower.batch_norm_layer import (
     BATCH_MOMENTS,
     batch_norm,
     gradients_of_training,
     is_choice,
-    joined_sums,
 )
 
 
@@ -21,7 +21,7 @@ def run_layer(x, is_training, *, joined, fed=None, scale=True):
   with tf.Graph().as_default(), tf.Session() as session:
     inputs = tf.constant(x)
     switch = tf.placeholder(tf.bool, []) if is_training == 'fed' else is_training
-    with joined_sums() if joined else contextlib.nullcontext():
+    with joining(None, num_towers=1, joins_norms=joined):
       y = batch_norm(inputs, switch, name='norm', scale=scale)
     weights = tf.constant(np.random.RandomState(1).randn(*x.shape).astype(np.float32))
     gradients = tf.gradients(y * weights, [inputs] + tf.trainable_variables())
@@ -66,7 +66,8 @@ def test_a_layer_is_what_numpy_says(joined):
 
 def test_channels_first_is_the_same_layer():
   def run(x, data_format):
-    with tf.Graph().as_default(), tf.Session() as session, joined_sums():
+    with tf.Graph().as_default(), tf.Session() as session, joining(
+        None, num_towers=1, joins_norms=True):
       y = batch_norm(tf.constant(x), True, name='norm', data_format=data_format)
       session.run(tf.global_variables_initializer())
       return session.run(y)

@@ -99,24 +99,26 @@ def load(name: str, **settings: Any) -> DataSet:
   return DATA_SETS[name](given)
 
 
-def _load_sample(settings: LoadSettings) -> DataSet:
-  return _augmented(load_idx_folder(_SAMPLE_DIR, name='sample'), settings)
+def _load_own(name: str, settings: LoadSettings) -> DataSet:
+  if name == 'synthetic':
+    data_set = load_synthetic(seed=settings.seed)
+  else:
+    data_set = load_idx_folder(_find_folder(name, settings.data_dir), name=name)
+  return data_set._replace(
+      train=augment_arrays(data_set.train, kind=settings.augment, seed=settings.seed))
 
 
-def _load_idx(name: str, settings: LoadSettings) -> DataSet:
-  data_dir = settings.data_dir
-  if (data_dir is None and name == 'fashion_mnist' and
-      os.path.isdir(DEBIAN_FASHION_MNIST_DIR)):
-    data_dir = DEBIAN_FASHION_MNIST_DIR
+def _find_folder(name: str, data_dir: Any) -> Any:
+  """Returns the folder of the idx files of a data set."""
+  if name == 'sample':
+    return _SAMPLE_DIR
+  if data_dir is None and name == 'fashion_mnist' and os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
+    return DEBIAN_FASHION_MNIST_DIR
   if data_dir is None:
     raise UsageError(f"Data set '{name}' needs a data_dir, the folder of its four idx files, "
                      'train-images-idx3-ubyte.gz and so on; sample and synthetic need none. '
                      f'{HOW_TO_GET}')
-  return _augmented(load_idx_folder(data_dir, name=name), settings)
-
-
-def _load_synthetic(settings: LoadSettings) -> DataSet:
-  return _augmented(load_synthetic(seed=settings.seed), settings)
+  return data_dir
 
 
 def _load_annexed(name: str, settings: LoadSettings) -> DataSet:
@@ -125,18 +127,9 @@ def _load_annexed(name: str, settings: LoadSettings) -> DataSet:
                                     bad_records=BadRecords(settings.on_bad_record), **used)
 
 
-def _augmented(data_set: DataSet, settings: LoadSettings) -> DataSet:
-  return data_set._replace(
-      train=augment_arrays(data_set.train, kind=settings.augment, seed=settings.seed))
-
-
 DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
-    'sample': _load_sample,
-    'fashion_mnist': functools.partial(_load_idx, 'fashion_mnist'),
-    'mnist': functools.partial(_load_idx, 'mnist'),
-    'synthetic': _load_synthetic,
-    **{name: functools.partial(_load_annexed, name) for name in _ANNEXED_DATA},
-}
+    name: functools.partial(_load_annexed if name in _ANNEXED_DATA else _load_own, name)
+    for name in ('sample', 'fashion_mnist', 'mnist', 'synthetic', *_ANNEXED_DATA)}
 # The data sets that have a use for a setting; elsewhere it is a mistake.
 _ONLY_FOR = {
     'data_dir': tuple(name for name in DATA_SETS if name not in ('sample', 'synthetic')),

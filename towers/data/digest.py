@@ -1,25 +1,22 @@
 """Digest: tells two splits apart, for workers that must have the same data, and for resumed runs.
 
 It covers all bytes of small arrays, which labels are, and up to 1,024 rows of others, evenly
-spaced. Of records it covers all lengths. Of encoded images it covers the names of 1,024 files
-without their folders, since these differ between machines, and the bytes of 16.
+spaced. Of records it covers all lengths; of encoded images see `digest_images` of towers-data.
 """
 
 import hashlib
-import os
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from towers.data.bad_records import BadRecordError
 from towers.data.examples import Examples
 
 # The name of a tensor in checkpoints that belongs to no variable.
 DATA_TENSOR = 'towers/data'
 # Raise it with every change of what a digest covers.
 _VERSION = 1
-_MOST_ROWS = 1024
-_MOST_IMAGES = 16
+MOST_ROWS = 1024
+FEWEST_ROWS = 16
 # Of an array, so that a digest takes some tens of milliseconds.
 _MOST_BYTES = 16 << 20
 
@@ -58,8 +55,8 @@ def take_digest(examples: Examples) -> Digest:
   parts = [_digest_array(array) for array in examples.arrays]
   if examples.num_bytes is not None and not parts:
     parts.append(_digest_array(examples.num_bytes))
-  if examples.source is not None:
-    parts.append(_digest_images(examples.source, examples.num_examples))
+  if examples.digest_files is not None:
+    parts.append(examples.digest_files())
   return Digest(examples.num_examples, tuple(parts))
 
 
@@ -75,28 +72,18 @@ def _digest_array(array):
   rows = array
   if array.ndim and len(array) and (array.dtype.hasobject or array.nbytes > _MOST_BYTES):
     fitting = _MOST_BYTES * len(array) // array.nbytes
-    rows = array[_choose(len(array), min(_MOST_ROWS, max(_MOST_IMAGES, fitting)))]
+    rows = array[choose_rows(len(array), min(MOST_ROWS, max(FEWEST_ROWS, fitting)))]
   # An array of objects, such as strings, holds their addresses.
   digest.update(repr(rows.tolist()).encode() if array.dtype.hasobject else rows.tobytes())
-  return _to_int64(digest)
+  return to_int64(digest)
 
 
-def _digest_images(source: Any, count: int) -> int:
-  digest = hashlib.sha256()
-  for index in _choose(count, _MOST_ROWS).tolist():
-    path, offset, record = source.place(index)
-    digest.update(f'{os.path.basename(path)} {offset} {record}\n'.encode(errors='surrogateescape'))
-  for result in source.read(_choose(count, _MOST_IMAGES).tolist()):
-    if not isinstance(result, BadRecordError):
-      image, label = result
-      digest.update(f'{len(image)} {label}\n'.encode() + image)
-  return _to_int64(digest)
-
-
-def _choose(count: int, most: int) -> np.ndarray:
+def choose_rows(count: int, most: int) -> np.ndarray:
+  """Returns up to `most` of `count` indices, evenly spaced, int64 `[rows]`."""
   spaced = np.linspace(0, count - 1, most).astype(np.int64)
   return np.unique(spaced[spaced >= 0])
 
 
-def _to_int64(digest) -> int:
+def to_int64(digest: Any) -> int:
+  """Returns the first bits of a hashlib digest."""
   return int.from_bytes(digest.digest()[:8], 'big', signed=True)

@@ -70,7 +70,7 @@ class Examples(NamedTuple):
       where that is not known.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
-    source: where encoded images are, an `ImageSource` of the annex towers-data; None elsewhere.
+    digest_files: returns an int64 that stands for the files of encoded images; None elsewhere.
     augmentations: how many functions of `augmented` change it, each by other draws.
   """
   num_examples: int
@@ -88,7 +88,7 @@ class Examples(NamedTuple):
   buckets: Optional[Buckets] = None
   num_bytes: Optional[np.ndarray] = None
   unequal: Any = None
-  source: Any = None
+  digest_files: Optional[Callable[[], int]] = None
   augmentations: int = 0
 
   def parse_singly(self, elements: Any, arrays: Sequence[Any], *, epoch: Any,

@@ -138,62 +138,50 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
   def parse_to_dense(record):
     return encode_example(parse(record), name)
 
-  trial = _Trial(parse_to_dense, name)
-  payload, first = _parse_first(records, trial, name, bad_records)
-  reader = _Reader(records, parse_to_dense, first.one_shape, trial, payload, bad_records, name)
+  payload, one_shape, any_sizes = _parse_first(records, parse_to_dense, name, bad_records)
+  reader = _Reader(records, parse_to_dense, one_shape, payload, bad_records, name)
   unequal = Examples(num_examples=len(records), num_bytes=records.lengths, name=name,
-                     read=reader._replace(components=first.any_sizes).read,
+                     read=reader._replace(components=any_sizes).read,
                      marks_bad=bad_records.policy == 'skip')
   return unequal._replace(read=reader.read, unequal=unequal)
 
 
-class _Parsed(NamedTuple):
-  """The components of a record's example: with its shapes, and with sizes that may differ."""
-  one_shape: Components
-  any_sizes: Components
+def _parse_alone(parse, payload: bytes, name: str) -> Tuple[Components, Components]:
+  """Returns the components of a record's example, with its shapes and with sizes that may differ.
 
+  Parses it in a graph and a session of its own; raises a BadRecordError if `parse` fails on it.
 
-class _Trial:
-  """Parses single records in a graph and a session of its own, for their shapes and errors."""
-
-  def __init__(self, parse: Callable[[Any], Any], name: str):
-    """Prepares; `run` builds the graph."""
-    self._parse, self._name = parse, name
-
-  def run(self, payload: bytes) -> _Parsed:
-    """Returns the components of a record's example; raises a BadRecordError if `parse` fails on it.
-
-    Raises:
-      UsageError: it fails on any record, or returns what cannot be batched.
-    """
-    from tensorflow_v1 import as_written, private_session, tf
-    with tf.Graph().as_default() as graph:
-      record = tf.placeholder(tf.string, [], 'record')
+  Raises:
+    UsageError: it fails on any record, or returns what cannot be batched.
+  """
+  from tensorflow_v1 import as_written, private_session, tf
+  with tf.Graph().as_default() as graph:
+    record = tf.placeholder(tf.string, [], 'record')
+    try:
+      dataset = tf.data.Dataset.from_tensors(record).map(as_written(parse))
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+      raise UsageError(f'{name}: parse cannot be built: {error}') from error
+    check_draws(dataset, name)
+    components = find_components(dataset, name)
+    iterator = tf.data.make_initializable_iterator(dataset)
+    get_next = iterator.get_next()
+    with private_session(graph) as session:
       try:
-        dataset = tf.data.Dataset.from_tensors(record).map(as_written(self._parse))
-      except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise UsageError(f'{self._name}: parse cannot be built: {error}') from error
-      check_draws(dataset, self._name)
-      components = find_components(dataset, self._name)
-      iterator = tf.data.make_initializable_iterator(dataset)
-      get_next = iterator.get_next()
-      with private_session(graph) as session:
-        try:
-          session.run(iterator.initializer, {record: payload})
-          example = session.run(get_next)
-          return _Parsed(components.with_shapes_of(example), components.with_ranks_of(example))
-        except tf.errors.OpError as error:
-          raise BadRecordError(f'parse fails: {find_reason(error)}') from None
+        session.run(iterator.initializer, {record: payload})
+        example = session.run(get_next)
+      except tf.errors.OpError as error:
+        raise BadRecordError(f'parse fails: {find_reason(error)}') from None
+  return components.with_shapes_of(example), components.with_ranks_of(example)
 
 
-def _parse_first(records, trial, name, bad_records) -> Tuple[bytes, _Parsed]:
-  """Returns the first record that can be parsed, and its example; reports those before it."""
+def _parse_first(records, parse, name, bad_records) -> Tuple[bytes, Components, Components]:
+  """Returns the first record that can be parsed, and its components; reports those before it."""
   for index in range(min(len(records), _MOST_TRIED)):
     [payload] = records.read([index])
     try:
       if isinstance(payload, BadRecordError):
         raise payload
-      return payload, trial.run(payload)
+      return (payload, *_parse_alone(parse, payload, name))
     except BadRecordError as error:
       path, offset, record = records.place(index)
       bad_records.report(path, offset, str(error), record=record)
@@ -206,13 +194,11 @@ class _Reader(NamedTuple):
 
   Attributes:
     components: of every example, with the shapes to which it is held.
-    trial: finds out why a record cannot be parsed.
     substitute: a record that can be parsed, in place of those that cannot be read.
   """
   records: Records
   parse: Callable[[Any], Any]
   components: Components
-  trial: _Trial
   substitute: bytes
   bad_records: BadRecords
   name: str
@@ -260,7 +246,7 @@ class _Reader(NamedTuple):
 
   def _find_reason(self, record: bytes) -> str:
     try:
-      components = self.trial.run(record).one_shape
+      components, _ = _parse_alone(self.parse, record, self.name)
     except BadRecordError as error:
       return str(error)
     for part, found in zip(self.components.parts, components.parts):

@@ -67,7 +67,8 @@ def map_with_stand_ins(chunk: Tuple[Any, ...], function: Callable[..., Any],
   def map_alone(position, row):
     alone = tf.data.Dataset.from_tensors((position, row))
     substitute = alone.map(lambda position, row: (position, stand_in(*row)))
-    return map_what_can_be(alone).concatenate(substitute).take(1).map(_second)
+    return map_what_can_be(alone).concatenate(substitute).take(1).map(
+        lambda _, element: element)
 
   def refuse(_, row):
     # A chunk with fewer rows would move all that follow, silently.
@@ -89,7 +90,3 @@ def map_with_stand_ins(chunk: Tuple[Any, ...], function: Callable[..., Any],
   rest = gap.flat_map(lambda position, _: rows.skip(position).flat_map(map_alone))
 
   return up_to_gap.concatenate(rest).concatenate(rows.map(refuse)).take(num_rows)
-
-
-def _second(_, element):
-  return element

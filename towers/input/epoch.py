@@ -80,7 +80,9 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
     if not plan.carries:
       done = position // plan.micro_batch_size
       elements = batch(elements, None if plan.is_even else plan.micro_batches_per_epoch - done)
-    return _with_epoch(elements, epoch) if examples.takes_epoch else elements
+    if not examples.takes_epoch:
+      return elements
+    return tf.data.Dataset.zip((elements, tf.data.Dataset.from_tensors(epoch).repeat()))
 
   def batch(elements, num_batches=None):
     padding = choose_padding(elements, examples.padding, examples.name)
@@ -88,10 +90,6 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
 
   epochs = tf.data.Dataset.range(fed.epoch, _ENDLESS).flat_map(as_written(build_epoch))
   return batch(epochs) if plan.carries else epochs
-
-
-def _with_epoch(data_set, epoch):
-  return tf.data.Dataset.zip((data_set, tf.data.Dataset.from_tensors(epoch).repeat()))
 
 
 def _encode_examples(elements, examples):

@@ -20,17 +20,13 @@ def fill_empty(towers: List[Any], counts: List[Any]) -> List[Any]:
     counts: for each tower its number of examples.
   """
   batches = [tf.nest.flatten(tensors) for tensors in towers]
-  any_batch = [_build_zeros(tensor) for tensor in batches[0]]
+  any_batch = [tf.zeros(tf.concat([[1], tf.shape(tensor)[1:]], 0), tensor.dtype)
+               for tensor in batches[0]]
   for batch, count in zip(batches, counts):
     any_batch = _choose(count > 0, batch, any_batch)
   row = [tensor[:1] for tensor in any_batch]
   return [tf.nest.pack_sequence_as(tensors, _choose(count > 0, batch, row))
           for tensors, batch, count in zip(towers, batches, counts)]
-
-
-def _build_zeros(tensor):
-  """Returns a row of zeros of the shape of a tensor's rows."""
-  return tf.zeros(tf.concat([[1], tf.shape(tensor)[1:]], 0), tensor.dtype)
 
 
 def _choose(is_first, first, second):

@@ -26,13 +26,8 @@ def read_accumulate(accumulate: Union[int, str]) -> int:
 
 def find_more(plan: Plan) -> Optional[int]:
   """Returns the next number of micro-batches, at least twice as many; None if there is none."""
-  return next((number for number in _find_numbers(plan.batch_size, _count_towers(plan))
-               if number >= 2 * plan.accumulate), None)
-
-
-def share(plan: Plan, accumulate: int) -> int:
-  """Returns the most examples of a tower in one of so many micro-batches."""
-  return plan._replace(accumulate=accumulate).num_rows
+  numbers = _find_numbers(plan.batch_size, plan.num_workers * plan.num_towers)
+  return next((number for number in numbers if number >= 2 * plan.accumulate), None)
 
 
 def find_fitting(most: int, *, batch_size: int, num_towers: int) -> int:
@@ -46,10 +41,6 @@ def find_fitting(most: int, *, batch_size: int, num_towers: int) -> int:
     if -(-batch_size // number) <= most * num_towers:
       break
   return number
-
-
-def _count_towers(plan):
-  return plan.num_workers * plan.num_towers
 
 
 def _find_numbers(batch_size: int, num_towers: int) -> Iterator[int]:

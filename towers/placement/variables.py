@@ -23,6 +23,7 @@ from towers.base.usage_error import UsageError, check_same_number, format_lines
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 from towers.placement.packing import size_of
+from towers.placement.patterns import choose_all, list_patterns
 from towers.placement.randomness import find_random_ops, seed_initial_value
 from towers.placement.replicas import make_replica
 
@@ -151,6 +152,20 @@ def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> Non
     if variable.op.name not in store.made and isinstance(value, tf.Tensor):
       seed_initial_value(value, store.seed, variable.op.name, store.initial_ops)
       store.initial_ops.update(find_random_ops(value))
+
+
+def freeze_variables(patterns: Sequence[str]) -> None:
+  """Makes all variables that a pattern matches untrainable, once the first tower has made them: no
+  gradient, no slot and no update, but they are read, saved and restored.
+  """
+  trainable = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
+  names = [variable.op.name for variable in trainable]
+  frozen = set(choose_all('frozen', patterns, names, what='trainable variable'))
+  if patterns and len(frozen) == len(names):
+    raise UsageError(f"frozen={','.join(list_patterns(patterns))} matches all {len(names)} "
+                     'trainable variables, and leaves nothing to train: name those that shall '
+                     'stay as they are.')
+  trainable[:] = [variable for variable in trainable if variable.op.name not in frozen]
 
 
 def stand_in(

@@ -41,11 +41,13 @@ PLACES = 'towers/places'
 class Part(NamedTuple):
   """A tower among those of all workers, as its model sees it.
 
+  `joins_norms` is whether batch normalisation is by sums of all towers.
   Once rows were asked for, `slots` has where in the global batch those of the tower stand, and
   `order` which slots of all towers are filled.
   """
-  batch: Batch
+  batch: Any
   num_towers: int
+  joins_norms: bool
   slots: List[Tensor]
   order: List[Tensor]
 
@@ -54,13 +56,19 @@ _parts: List[Optional[Part]] = [None]
 
 
 @contextlib.contextmanager
-def joining(batch: Batch, *, num_towers: int) -> Iterator[None]:
+def joining(batch: Optional[Batch], *, num_towers: int, joins_norms: bool = False
+            ) -> Iterator[None]:
   """Makes sums within the context those of all towers, once `join_sums` joins them."""
-  _parts.append(Part(batch, num_towers, [], []))
+  _parts.append(Part(batch, num_towers, joins_norms, [], []))
   try:
     yield
   finally:
     _parts.pop()
+
+
+def joins_norms() -> bool:
+  """Returns whether batch normalisation is by sums of all towers here."""
+  return _parts[-1] is not None and _parts[-1].joins_norms
 
 
 def all_sum(x: Any, name: str = 'all_sum') -> Tensor:

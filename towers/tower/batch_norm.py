@@ -41,7 +41,7 @@ class BatchNorms:
   """The batch normalisation of all towers.
 
   Attributes:
-    joins_sums: whether layers take the sums of all towers.
+    joins_norms: whether layers take the sums of all towers.
     left_out: the collections to which later towers need not add.
   """
 
@@ -56,7 +56,7 @@ class BatchNorms:
     # With `first`, where the first tower has no examples, the next with examples stands in.
     needs_later = kind == 'mean' or kind == 'first' and may_be_empty
     self._joins_moments = needs_later and num_towers > 1
-    self.joins_sums = kind == 'sync' and num_towers > 1
+    self.joins_norms = kind == 'sync' and num_towers > 1
     self.left_out = [] if needs_later else [BATCH_MOMENTS]
 
   def join(self, towers: Sequence[Tower]) -> None:

@@ -15,7 +15,7 @@ Where `is_training` is a tensor, one switch of x chooses between two such kernel
 
 Where XLA compiles, which joins nothing across a switch, both are computed and a select chooses.
 
-Under `joined_sums()` towers can also normalise by the global batch. A fused kernel has no place for
+With batch_norm=sync towers normalise by the global batch. A fused kernel has no place for
 that, so the layer is made of sums over all towers (see `all_towers`):
 
   x ──► sums ──► all_sum ──► moments ──► normalise
@@ -28,25 +28,14 @@ from typing import Iterator, List, Sequence, Union
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.placement.devices import compiles
 from towers.placement.host import is_gpu
-from towers.tower.all_towers import all_sum
+from towers.tower.all_towers import all_sum, joins_norms
 
 BATCH_SUMS = 'batch_norm_sums'
 BATCH_MOMENTS = 'batch_norm_moments'
 
 # cuDNN takes no smaller one.
 _MIN_EPSILON = 1.001e-5
-_joined: List[bool] = [False]
 _trains: List[bool] = [False]
-
-
-@contextlib.contextmanager
-def joined_sums() -> Iterator[None]:
-  """Makes layers within the context normalise by the sums of all towers."""
-  _joined.append(True)
-  try:
-    yield
-  finally:
-    _joined.pop()
 
 
 @contextlib.contextmanager
@@ -106,7 +95,7 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
     moving_variance = tf.get_variable('moving_variance', [channels], tf.float32,
                                       initializer=tf.ones_initializer(), trainable=False)
     averages = [tf.convert_to_tensor(moving_mean), tf.convert_to_tensor(moving_variance)]
-    is_fused = x.shape.ndims == 4 and not _joined[-1]
+    is_fused = x.shape.ndims == 4 and not joins_norms()
     kernel = _Kernel(x if is_fused else tf.cast(x, tf.float32), factor,
                      tf.convert_to_tensor(offset), epsilon, data_format)
     if not is_fused:
@@ -208,7 +197,7 @@ class _Kernel:
     if is_training is False:
       return [normalize(*averages), *averages]
     values = x
-    is_either, is_joined = is_training is not True, _joined[-1]
+    is_either, is_joined = is_training is not True, joins_norms()
     if is_either and is_joined:
       # Not a branch: towers join what is inside. In validation, all that follows from the batch's
       # moments is dead, the sums over towers and workers too.

@@ -46,7 +46,7 @@ def call_beside(call: ModelCall, batch: Batch, *, scope: str, rows: Any = None, 
                                for size in tensor.shape.as_list()[1:])],
         'beside/batch'), batch.tensors), tf.placeholder(tf.int32, [], 'beside/num_examples'))
     try:
-      with joining(ours, num_towers=2), tf.name_scope(scope):
+      with joining(ours, num_towers=2, joins_norms=call.joins_norms), tf.name_scope(scope):
         return Beside(graph, ours, beside.compute(ours.tensors, index=0, scope=scope))
     finally:
       getattr(owner, '__dict__', {}).update(kept)

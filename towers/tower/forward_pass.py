@@ -35,7 +35,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   sizes = [len(tf.get_collection(key)) for key in collections]
 
   with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope, joining(
-      batch, num_towers=call.whole.num_towers):
+      batch, num_towers=call.whole.num_towers, joins_norms=call.joins_norms):
     sums, weights, losses, wholes = sum_returned(
         call.compute(batch.tensors, index=index, scope=scope, instead=instead), batch)
     share = sums['loss'] / call.whole.divisor

@@ -7,7 +7,6 @@ from tensorflow_v1 import Tensor, Variable, tf
 from towers.data.components import naming_dtypes
 from towers.data.composite import decode_batch
 from towers.placement import variables
-from towers.tower.batch_norm_layer import joined_sums
 from towers.tower.drawing.draws import Draws
 from towers.tower.global_batch import GlobalBatch
 from towers.tower.losses import Weighted
@@ -33,7 +32,7 @@ class ModelCall(NamedTuple):
     draws: what its random ops depend on.
     is_training: for the model: a bool, or a scalar bool tensor where towers also validate.
     precision: for towers that compute in half precision, or None.
-    joins_sums: whether its layers of batch normalisation take values of all.
+    joins_norms: whether its layers of batch normalisation take sums of all towers.
   """
   model: Model
   store: variables.VariableStore
@@ -41,7 +40,7 @@ class ModelCall(NamedTuple):
   draws: Draws
   is_training: Union[bool, Tensor] = False
   precision: Optional[Precision] = None
-  joins_sums: bool = False
+  joins_norms: bool = False
 
   def compute(self, tensors: Any, *, index: int, scope: str,
               instead: Optional[Dict[str, Variable]] = None) -> Any:
@@ -58,8 +57,6 @@ class ModelCall(NamedTuple):
       tensors = cast_inputs(tensors, self.precision.dtype)
       half = dict(custom_getter=float32_getter(scope), dtype=self.precision.dtype)
     with contextlib.ExitStack() as contexts:
-      if self.joins_sums:
-        contexts.enter_context(joined_sums())
       contexts.enter_context(tf.variable_scope(outer, reuse=index > 0 or None, custom_getter=getter,
                                                auxiliary_name_scope=False))
       contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,

@@ -55,7 +55,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     precision: for towers that compute in half precision, or None. Their gradients are then those
       of the scaled loss, see `unscale_gradients`.
     workers: whose towers batch normalisation joins; these towers are one worker's.
-    frozen: patterns of variables that get no gradients, see `frozen`.
+    frozen: patterns of variables that get no gradients.
     recompute: 'none', 'auto', a number of segments or names of ops: the activations that the
       backward pass computes again, see `recompute`. The results are the same to the bit.
 
@@ -71,7 +71,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   draws = begin_draws(store.seed)
   whole = global_batch.join_batches(batches, accumulate=accumulate,
                                     num_workers=workers.num_workers)
-  call = ModelCall(model, store, whole, draws, is_training, precision, norms.joins_sums)
+  call = ModelCall(model, store, whole, draws, is_training, precision, norms.joins_norms)
 
   def by_model(index, recording):
     return build_tower(call, index, recording, frozen=frozen, recomputed=recompute)

@@ -5,9 +5,13 @@ from typing import Sequence, Union
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
-from towers.placement.frozen import freeze_variables
 from towers.placement.set_values import keep_set_values
-from towers.placement.variables import check_reads, check_shared, seed_made_before
+from towers.placement.variables import (
+  check_reads,
+  check_shared,
+  freeze_variables,
+  seed_made_before,
+)
 from towers.tower.apart import check_apart
 from towers.tower.cloning.recording import Recording
 from towers.tower.differentiate import differentiate

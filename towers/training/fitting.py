@@ -14,7 +14,7 @@ from typing import Callable, Optional
 from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.input.micro_batches import find_fitting, share
+from towers.input.micro_batches import find_fitting
 from towers.training.cluster.worker import Worker
 from towers.training.faults.run_error import OutOfMemory, RunError, StartAgain
 from towers.training_graph import TrainingGraph
@@ -66,10 +66,11 @@ def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
     StartAgain: all workers must.
     RunError: the program cannot be built again.
   """
-  accumulate, plan = shortage.accumulate, program.plan
+  accumulate = shortage.accumulate
   if accumulate is None or (worker and not folder):
     raise shortage
-  is_remembered = folder is not None and remember_most(folder, share(plan, accumulate))
+  most = program.plan._replace(accumulate=accumulate).num_rows
+  is_remembered = folder is not None and remember_most(folder, most)
   if worker:
     if not is_remembered:
       raise shortage
@@ -78,7 +79,7 @@ def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
 
   goes_on = 'goes on from there' if shortage.standing else 'goes on from the last checkpoint'
   write_line(f'out of memory {shortage.cause}; accumulate=auto {goes_on} in {_count(accumulate)} a '
-             f'step, each of {share(plan, accumulate):,} examples per tower')
+             f'step, each of {most:,} examples per tower')
   try:
     return rebuild(accumulate)
   except (UsageError, ValueError) as error:

@@ -10,12 +10,16 @@ cannot be read becomes a blank image that is marked, in its place; see `stand_in
 decoder refuses.
 """
 
+import functools
+import hashlib
+import os
 from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from towers.data.augment import pad_crop_mirror
 from towers.data.bad_records import BadRecordError, BadRecords
+from towers.data.digest import FEWEST_ROWS, MOST_ROWS, choose_rows, to_int64
 from towers.data.draws import draw
 from towers.data.examples import Examples
 from towers.data.formats.png import encode_png
@@ -56,7 +60,23 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   """
   reader = _Reader(source, format, augment, seed, bad_records, name)
   return Examples(num_examples=source.num_examples, read=reader.read, marks_bad=reader.marks_bad,
-                  name=name, source=source)
+                  name=name, digest_files=functools.partial(digest_images, source))
+
+
+def digest_images(source: ImageSource) -> int:
+  """Returns an int64 for the names of 1,024 files and the bytes of 16.
+
+  Names are without their folders, since these differ between machines.
+  """
+  digest = hashlib.sha256()
+  for index in choose_rows(source.num_examples, MOST_ROWS).tolist():
+    path, offset, record = source.place(index)
+    digest.update(f'{os.path.basename(path)} {offset} {record}\n'.encode(errors='surrogateescape'))
+  for result in source.read(choose_rows(source.num_examples, FEWEST_ROWS).tolist()):
+    if not isinstance(result, BadRecordError):
+      image, label = result
+      digest.update(f'{len(image)} {label}\n'.encode() + image)
+  return to_int64(digest)
 
 
 class _Reader(NamedTuple):

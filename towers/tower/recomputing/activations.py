@@ -14,12 +14,17 @@ A copy computes the same as its original if the original has no state. Not copie
 import collections
 from typing import Dict, Iterable, List, Set
 
+import numpy as np
+
 from tensorflow_v1 import Operation, Tensor, tf
-from towers.graph.sizes import READS_SHAPES, find_source, tensor_bytes
 from towers.graph.walk import find_needed
 from towers.tower.all_towers import SUMS
 from towers.tower.recomputing.segments import Activation
 
+# Ops that read no values: what they take need not be there.
+READS_SHAPES = ('Shape', 'ShapeN', 'Size', 'Rank')
+# Ops whose outputs share the memory of their inputs.
+_ALIASES = ('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StopGradient', 'Switch', 'Merge')
 # For sizes that are unknown, and matter only beside each other.
 _ASSUMED_SIZE = 32
 # All small tensors are kept, up to this share of all activations.
@@ -46,9 +51,10 @@ class Passes:
     self.activations = self._find_activations()
 
   def find_source(self, tensor: Tensor) -> Tensor:
-    """Returns the tensor whose memory a tensor shares."""
+    """Returns the tensor whose memory a tensor shares, often itself."""
     if tensor not in self._sources:
-      self._sources[tensor] = find_source(tensor)
+      is_alias = tensor.op.type in _ALIASES and len(tensor.op.inputs)
+      self._sources[tensor] = self.find_source(tensor.op.inputs[0]) if is_alias else tensor
     return self._sources[tensor]
 
   def can_copy(self, tensor: Tensor) -> bool:
@@ -127,4 +133,8 @@ def _find_small(sizes: Iterable[int], total: int) -> int:
 
 
 def _guess_bytes(tensor) -> int:
-  return tensor_bytes(tensor, rows=_ASSUMED_SIZE, unknown=_ASSUMED_SIZE)
+  """Returns a tensor's bytes, 0 for one without a dtype of numbers or a number of axes."""
+  if tensor.dtype in (tf.resource, tf.variant, tf.string) or tensor.shape.ndims is None:
+    return 0
+  sizes = [_ASSUMED_SIZE if size is None else size for size in tensor.shape.as_list()]
+  return tensor.dtype.base_dtype.size * int(np.prod(sizes, dtype=np.int64))

@@ -4,9 +4,8 @@ import collections
 from typing import Dict, List, Sequence, Set
 
 from tensorflow_v1 import Operation
-from towers.graph.sizes import READS_SHAPES
 from towers.tower.batch_norm_layer import is_choice
-from towers.tower.recomputing.activations import is_in_loop
+from towers.tower.recomputing.activations import READS_SHAPES, is_in_loop
 
 
 def find_ends(readers: Sequence[Sequence[Operation]], roots: Sequence[Operation],
