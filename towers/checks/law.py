@@ -81,6 +81,8 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
   num_parts = num_parts or len(towers)
   found = find_coupling(towers[0], batches[0], session, rows, num_parts=num_parts,
                         runs_per_epoch=runs_per_epoch)
+  if towers[0].call_beside is not None:
+    towers[0].call_beside.cache_clear()  # Some MB for a deep net.
   if found:
     logging.getLogger('towers').warning(
         '%s A tower has only its own examples, so %d parts of a step (towers x micro-batches x '

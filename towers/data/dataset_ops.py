@@ -8,8 +8,6 @@ from towers.base.usage_error import UsageError
 # Data sets that take their input's elements one by one: their ops, without 'Dataset' and version.
 _ONE_BY_ONE = ('Cache', 'Map', 'Options', 'ParallelMap', 'Prefetch', 'Repeat', 'Shard', 'Shuffle',
                'ShuffleAndRepeat', 'Skip', 'Take')
-# Their seeds must be 0, as they do not draw by default.
-_WITHOUT_DRAWS = ('FractionalMaxPool', 'FractionalAvgPool')
 _BATCHES = ('Batch', 'PaddedBatch', 'MapAndBatch')
 
 
@@ -51,23 +49,16 @@ def check_draws(dataset: Any, name: str) -> None:
     UsageError: names the op.
   """
   from tensorflow_v1 import find_last_op
-  from towers.graph.walk import find_needed
-  last_op: Any = find_last_op(dataset)
-  graph, pending = last_op.graph, [op.node_def for op in find_needed([last_op])]
-  seen = set()
-  while pending:
-    node = pending.pop()
-    for value in node.attr.values():
-      for called in [value.func.name, *(function.name for function in value.list.func)]:
-        if called and called not in seen and graph._is_function(called):
-          seen.add(called)
-          pending += graph._get_function(called).definition.node_def
-    if seen and 'seed' in node.attr and 'seed2' in node.attr and node.op not in _WITHOUT_DRAWS:
-      raise UsageError(
-          f'{name}: the op {node.name} ({node.op}) draws random numbers in a function of the data '
-          'set, which would be others on other towers and after a resume. Leave it out there, and '
-          'draw in towers.augmented(examples, function): what function(example, draws) draws '
-          'depends on the seed, the epoch and the number of the example alone.')
+  from towers.graph.walk import find_needed, walk_called
+  from towers.placement.randomness import is_random
+  for op in find_needed([find_last_op(dataset)]):
+    for _, node in walk_called(op.graph, op.node_def):
+      if is_random(node):
+        raise UsageError(
+            f'{name}: the op {node.name} ({node.op}) draws random numbers in a function of the '
+            'data set, which would be others on other towers and after a resume. Leave it out '
+            'there, and draw in towers.augmented(examples, function): what function(example, '
+            'draws) draws depends on the seed, the epoch and the number of the example alone.')
 
 
 def _walk(op: Any) -> Iterator[Any]:

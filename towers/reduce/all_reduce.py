@@ -158,21 +158,17 @@ def _sum(reduced, workers, sum_all, *, numbers=None, wire=None):
       elif of_variable is None:
         found.append(next(received))
       else:
+        gradient = before[0][0]
         with tf.device(devices[0]):
-          sums = [next(received)[0], next(received)[0]] if of_variable.is_known else None
-          found.append([_read_rows(of_variable, before[0][0], sums)] * len(pairs))
+          rows = (tf.concat([next(received)[0], next(received)[0]], 1) if of_variable.is_known
+                  else of_variable.sum(gradient))
+          found.append([of_variable.read(rows, gradient)] * len(pairs))
   summed = [[(gradient, variable) for gradient, (_, variable) in zip(of_tower, before)]
             for of_tower, before in zip(zip(*found), pairs)]
   return reduced._replace(
       gradients=summed[0], replicas=summed[1:], row_slots=list(filter(None, slots)),
       all_reduce=all_reduce._replace(num_gradients=len(slots) - sum(stay),
                                      num_gathered=sum(stay))), total
-
-
-def _read_rows(slots, gradient, sums):
-  """Returns the sum of a sparse gradient, of the sums of values and indices where all know both."""
-  total = slots.sum(gradient) if sums is None else tf.concat(sums, 1)
-  return slots.read(total, gradient)
 
 
 def _read_numbers(mean, total, requests, workers):

@@ -237,12 +237,6 @@ def match_towers(collection: str, scopes: Sequence[str]) -> List[List[Any]]:
   return list(by_op.values())
 
 
-def compare_weights(weights: Sequence[Any], device: str) -> List[Any]:
-  """Returns each tower's weight as a float, and whether it takes part: once for all values."""
-  with tf.device(device), tf.name_scope('weigh_towers'):
-    return [(tf.cast(weight, tf.float32), weight > 0) for weight in weights]
-
-
 def add_up(identities: Sequence[Tensor], weights: Sequence[Any], device: str, workers: Workers,
            scale: Any = None) -> Tensor:
   """Returns the weighted sum of the identities' inputs over all workers.

@@ -22,7 +22,7 @@ from towers.graph.walk import find_needed
 from towers.graph.writes import find_step_writes
 from towers.input.batch import Batch
 from towers.placement.workers import ALONE, Workers, sum_over_workers
-from towers.tower.all_towers import add_up, compare_weights, match_towers
+from towers.tower.all_towers import add_up, match_towers
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.tower import Tower
 
@@ -80,8 +80,7 @@ class BatchNorms:
         weights = examples / tf.maximum(sum_over_workers(tf.reduce_sum(examples), workers), 1.0)
       else:
         weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(towers)), ALONE
-      weights = tf.unstack(weights)
-    weights = compare_weights(weights, device)
+      weights = [(weight, weight > 0) for weight in tf.unstack(weights)]
     for identities in match_towers(BATCH_MOMENTS, [tower.scope for tower in towers]):
       identities[0].op._update_input(0, add_up(identities, weights, device, workers))
 

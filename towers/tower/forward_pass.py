@@ -10,11 +10,10 @@ from towers.input.batch import Batch
 from towers.placement.randomness import is_random
 from towers.tower.all_towers import joining
 from towers.tower.apart import check_apart, check_penalties
-from towers.tower.beside import call_beside
 from towers.tower.drawing.draws import tie_draws, warn_of_left
 from towers.tower.drawing.folds import find_folds
 from towers.tower.losses import sum_returned
-from towers.tower.model_call import ModelCall
+from towers.tower.model_call import ModelCall, call_beside
 from towers.tower.tower import Tower
 
 
@@ -40,7 +39,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
         call.compute(batch.tensors, index=index, scope=scope, instead=instead), batch)
     share = sums['loss'] / call.whole.divisor
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
-  beside = functools.lru_cache(1)(functools.partial(call_beside, call, batch, scope=scope))
+  beside = functools.lru_cache(2)(functools.partial(call_beside, call, batch, scope=scope))
   tower = Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
                 call.whole.num_examples, call.whole.divisor, batch.put_op,
                 num_micro_batches=call.whole.num_micro_batches, weights=weights, losses=losses,
@@ -52,9 +51,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   _check(tower, ops, index, store, batch)
   if index == 0 and batch.place is not None:
     call.draws.folds.update(find_folds(
-        filter(is_random, ops), batch, scope=scope,
-        call_beside=lambda **sizes: (
-            call_beside(call, batch, scope=scope, **sizes) if sizes else beside()).batch))
+        filter(is_random, ops), batch, scope=scope, call_beside=beside))
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch)
   if index == 0:
     warn_of_left(left)

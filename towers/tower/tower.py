@@ -1,6 +1,6 @@
 """A tower: one copy of the model on a device, as what it computes."""
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import Gradient, Operation, Tensor, Variable
 from towers.whole import Whole
@@ -34,7 +34,8 @@ class Tower(NamedTuple):
     losses: the names of several losses, whose means add up to the loss; empty for one loss.
     wholes: metrics of the whole split, by name, with the tower's rows.
     recomputed: the activations that the backward pass computes again, `Recomputed`, or None.
-    call_beside: calls its model in another graph, on batches of any number of rows.
+    call_beside: returns its model called in another graph, on a batch of any number of rows, or of
+      `rows` and `other` sizes: a `Beside`, which is kept until `call_beside.cache_clear()`.
   """
   device: str
   scope: str
@@ -54,4 +55,4 @@ class Tower(NamedTuple):
   losses: Sequence[str] = ()
   wholes: Mapping[str, Whole] = {}
   recomputed: Any = None
-  call_beside: Optional[Callable[..., Any]] = None
+  call_beside: Any = None

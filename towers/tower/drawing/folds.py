@@ -28,7 +28,7 @@ def guess_fold(shape: Any, batch: Batch) -> Optional[int]:
 
 
 def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
-               call_beside: Callable[..., Batch]) -> Dict[str, Optional[int]]:
+               call_beside: Callable[..., Any]) -> Dict[str, Optional[int]]:
   """Returns the folds of a tower's draws by their names without its scope, None for any number.
 
   A draw is left out if nothing but a guess is left.
@@ -37,8 +37,7 @@ def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
     ops: that draw.
     batch: of their tower.
     scope: of it.
-    call_beside: calls its model in another graph, on an open batch, which it returns, or on one
-      of `rows` and `other` sizes.
+    call_beside: as of `Tower`.
   """
   ops = list(ops)
   draws = [op for op in ops if guess_fold(op.outputs[0].shape, batch) != 0]
@@ -49,12 +48,12 @@ def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
     return others
   if batch.num_rows is None:
     return {**others, **_find_by(draws, scope, lambda: _infer(draws, batch))}
-  folds = _find_by(draws, scope, lambda: _infer(draws, call_beside()))
+  folds = _find_by(draws, scope, lambda: _infer(draws, call_beside().batch))
   if len(folds) != len(draws) or None in folds.values():
     # Sizes may be constants of the model's, or several axes one.
     folds = _find_by(draws, scope, lambda: [
-        tensor.shape for tensor in _find_outputs(draws, call_beside(rows=_ROWS, other=_ANY))],
-                     knows_axes=True)
+        tensor.shape for tensor in _find_outputs(
+            draws, call_beside(rows=_ROWS, other=_ANY).batch)], knows_axes=True)
   return {**others, **folds}
 
 
