@@ -159,7 +159,8 @@ def elements(n=22):
 
 
 @pytest.mark.parametrize('mode, depth, batch_norm, data', [
-    ('next', 0, 'sync', xy(24)),  # Batches of one static size, for which the model is called beside.
+    # Batches of one static size, for which the model is called beside.
+    ('next', 0, 'sync', xy(24)),
     pytest.param('split', 1, 'first', xy(), marks=pytest.mark.nightly),
     pytest.param('shard', 2, 'first', elements, marks=pytest.mark.nightly),
     pytest.param('split', 0, 'first', elements, marks=pytest.mark.nightly),

@@ -21,7 +21,6 @@ class Batch(NamedTuple):
     may_be_empty: whether the number of examples can be 0.
     is_padded: whether rows that are not real may follow, so that all batches have one shape.
     pads_validation: whether they may in validation alone.
-    most_rows: of any of its batches, where it is known.
     put_op: puts the tower's next training batch into its staging area; None without staging.
     deal: how its rows are taken out of an epoch; None for a batch that no plan has dealt.
     place: of its rows in the global batch; None if it is the global batch, or not known yet.
@@ -31,7 +30,6 @@ class Batch(NamedTuple):
   may_be_empty: bool = False
   is_padded: bool = False
   pads_validation: bool = False
-  most_rows: Optional[int] = None
   put_op: Any = None
   deal: Optional[Deal] = None
   place: Optional[Place] = None

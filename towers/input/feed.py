@@ -202,10 +202,8 @@ def _from_flat(taken, feeds):
       flat = list(flat[:-1]) + [templates[0].num_examples]
     may_be_empty = any(template.may_be_empty for template in templates)
     is_padded, *others = [template.is_padded for template in templates]
-    most_rows = max(template.most_rows for template in templates)
     put_op = None if feeds[0].stage is None else feeds[0].stage.put_ops[tower]
     batches.append(templates[0].replace(list(flat))._replace(
-        may_be_empty=may_be_empty, is_padded=is_padded,
-        pads_validation=any(others), most_rows=most_rows, put_op=put_op,
+        may_be_empty=may_be_empty, is_padded=is_padded, pads_validation=any(others), put_op=put_op,
         deal=join_deals([template.deal for template in templates])))
   return batches

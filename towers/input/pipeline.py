@@ -203,7 +203,7 @@ def _build_batches(taken, plan, marks_bad):
     for tensors, size in zip(taken, sizes):
       for tensor in tf.nest.flatten(tensors):
         tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))
-    return [Batch(tensors, size, most_rows=size) for tensors, size in zip(taken, sizes)]
+    return [Batch(tensors, size) for tensors, size in zip(taken, sizes)]
 
   counts = [leading_size(tensors, tf.int32) for tensors in taken]
   may_be_empty = plan.may_leave_a_tower_empty or marks_bad
@@ -212,8 +212,8 @@ def _build_batches(taken, plan, marks_bad):
   is_padded = plan.last_batch == 'pad'
   if is_padded:
     taken = [_repeat_last(tensors, count, plan.num_rows) for tensors, count in zip(taken, counts)]
-  return [Batch(tensors, count, may_be_empty=may_be_empty, is_padded=is_padded,
-                most_rows=plan.num_rows) for tensors, count in zip(taken, counts)]
+  return [Batch(tensors, count, may_be_empty=may_be_empty, is_padded=is_padded)
+          for tensors, count in zip(taken, counts)]
 
 
 def _leave_out_bad(tensors, is_good):
