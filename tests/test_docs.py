@@ -236,8 +236,8 @@ def test_prose_is_wrapped(name):
 
 PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.data.convert', 'towers.training.reporting', 'towers.launch',
-    'towers.launch.tf_config', 'benchmarks.workers', 'benchmarks.input', 'benchmarks.step',
-    'tests.chaos')]
+    'towers.launch.tf_config', 'benchmarks.gpu', 'benchmarks.workers', 'benchmarks.input',
+    'benchmarks.step', 'tests.chaos')]
 
 
 def help_of(program):
