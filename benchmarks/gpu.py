@@ -40,6 +40,7 @@ CASES: Dict[str, Dict[str, Any]] = {
     'balanced': dict(variables='balanced'),
     'replicated': dict(variables='replicated'),
     'mixed without XLA': dict(precision='mixed', xla='off'),
+    'mixed switch': dict(precision='mixed', validation='switch'),
     'NCHW': dict(data_format='NCHW'),
     'NCHW mixed': dict(data_format='NCHW', precision='mixed'),
     'no TF32': dict(tf32='off'),
