@@ -68,7 +68,7 @@ def test_the_first_towers_last_micro_batch_counts_once(mode, num_towers, accumul
   towers_that_train = num_towers - bool(settings.get('validation_tower'))
   expected = expect(mode=mode, num_towers=towers_that_train, accumulate=accumulate)
   with Run(mode=mode, num_towers=num_towers, accumulate=accumulate, model=keeping,
-           train=small.random_examples(NUM_ROWS), **settings) as run:
+           validates=True, train=small.random_examples(NUM_ROWS), **settings) as run:
     for _ in range(NUM_STEPS):
       run.train()
     assert_kept(run, expected)
@@ -79,7 +79,7 @@ def test_the_first_towers_last_micro_batch_counts_once(mode, num_towers, accumul
 @pytest.mark.nightly
 def test_of_workers_the_chiefs_counts_once_they_validate():
   chief = expect(mode='split', num_towers=2, accumulate=1, num_workers=2)
-  with InProcessCluster(num_workers=2, num_towers=2, mode='split', model=keeping,
+  with InProcessCluster(num_workers=2, num_towers=2, mode='split', model=keeping, validates=True,
                         train=small.random_examples(NUM_ROWS)) as cluster:
     for _ in range(NUM_STEPS):
       cluster.train()

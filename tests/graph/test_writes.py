@@ -144,7 +144,7 @@ MODELS = dict({name: updated(update) for name, update in UPDATES.items()}, **{
 
 def check_refused_step(**settings):
   """Takes a good step, a refused one and a good one; returns the names of changed variables."""
-  with Run(train=POISONED, **settings) as run:
+  with Run(train=POISONED, **dict(dict(validates=True), **settings)) as run:
     start = test_guard.everything(run)
     run.steps.train()
     before = test_guard.everything(run)
@@ -206,7 +206,7 @@ def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatc
     return losses(features - read(variable), labels)
 
   def first_loss(**settings):
-    with Run(model=functools.partial(model, **settings), num_towers=2) as run:
+    with Run(model=functools.partial(model, **settings), num_towers=2, validates=True) as run:
       return run.steps.train()
 
   assert first_loss() == first_loss(update=lambda *_: tf.no_op())
@@ -232,8 +232,7 @@ IN_PLACE = dict({name: in_place(update) for name, update in UPDATES.items()},
     ['assign', 'slim', 'loop in cond'], sorted(IN_PLACE)))
 def test_an_update_in_place_is_undone(name):
   is_switched = name in ('cond', 'loop in cond', 'slim')
-  changed = check_refused_step(model=IN_PLACE[name], num_towers=1,
-                               validation_kind='switch' if is_switched else 'none')
+  changed = check_refused_step(model=IN_PLACE[name], num_towers=1, validates=is_switched)
   assert any('verage' in name or 'moving' in name for name in changed)
 
 
@@ -284,19 +283,19 @@ ASSIGNS = in_place(UPDATES['assign'])
     (dict(model=in_place(UPDATES['function']), num_towers=2), 'average while .* each of 2 towers'),
     (dict(model=slim_norm(updates_collections=None)), 'norm/moving_mean while .* each of 2 towers'),
     (dict(model=ASSIGNS, num_towers=1, accumulate=2), 'for every micro-batch on each of 1 towers'),
-    (dict(model=ASSIGNS, num_towers=1, validation_kind='switch'),
+    (dict(model=ASSIGNS, num_towers=1, validates=True),
      'variable average whenever the loss or a metric .*, in validation too: .*tf.cond.is_train'),
-    (dict(model=measures_totals, validation_kind='switch'), 'accuracy/total whenever .*tf.metrics'),
-    (dict(model=measures_totals, validation_kind='tower'), 'accuracy/total whenever .*tf.metrics'),
+    (dict(model=measures_totals, validates=True), 'accuracy/total whenever .*tf.metrics'),
+    (dict(model=measures_totals, validation_tower=True), 'accuracy/total whenever .*tf.metrics'),
     (dict(model=updated(updates_in_loop)), 'while/AssignAddVariableOp in .*UPDATE_OPS is part'),
-    (dict(model=MODELS['moving average, debiased'], validation_kind='tower'),
+    (dict(model=MODELS['moving average, debiased'], validation_tower=True),
      'asks for the variable snapshot/average/.*zero_debias=False.*validation=switch'),
     (dict(model=clips_weights, placement='replicated'),
      'changes the trainable variable weights on the first tower.*trainable=False'),
 ])
 def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):
   with pytest.raises(UsageError, match=words):
-    Run(**dict(dict(num_towers=2, validation_kind='none'), **settings))
+    Run(**dict(dict(num_towers=2), **settings))
 
 
 def test_averages_of_tensors_have_names_without_a_tower():

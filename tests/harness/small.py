@@ -101,6 +101,34 @@ def dense(inputs, size, name):
     return tf.matmul(inputs, weights) + biases
 
 
+def program(model=model, *, num_towers=2, train=None, optimizer=None, **settings):
+  """A `towers.Program` in a graph of its own, by default on 13 random examples and 11 others."""
+  with tf.Graph().as_default():
+    return towers.Program(
+        model, num_towers=num_towers, device='cpu', train=train or random_examples(13),
+        optimizer=optimizer or tf.train.MomentumOptimizer(0.1, 0.9),
+        **dict(dict(batch_size=8, shuffle=False,
+                    validation=random_examples(11, 'validation', seed=1)), **settings))
+
+
+# Of `towers.train`: no two things happen after the same step but at the end.
+CURVES = dict(steps=12, validate_every='5steps', checkpoint_every='4steps', summary_every='3steps',
+              quiet=True)
+
+
+class Killed(BaseException):
+  """Ends a run as `kill -9` would: it saves nothing any more."""
+
+
+def killing(last):
+  """Returns a callback that kills the run after a step."""
+  def kill(step, loss):
+    if step == last:
+      raise Killed
+
+  return kill
+
+
 class _Member:
   """Stands in for a worker that has met the others, which the tests call at once."""
 
@@ -119,21 +147,23 @@ class Run:
   """The program of `main.py` on `num_towers` virtual CPU devices, in an open session."""
 
   def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None,
-               validation=None, model=model, shuffle=False, validation_tower=False,
-               validation_kind=None, rank=0, num_workers=1, serve=None, **settings):
-    """Opens the program, by default on 13 random examples, and validates on 11.
+               validation=None, validates=False, model=model, shuffle=False, validation_tower=False,
+               rank=0, num_workers=1, serve=None, **settings):
+    """Opens the program, by default on 13 random examples.
 
     Args:
       mode, depth, placement: `input_mode`, `staging_depth` and `variables` of Config.
-      validation_tower: whether the last tower validates, and not the switch.
-      validation_kind: as in Config, in place of `validation_tower`.
+      validation: the split, by default 11 random examples.
+      validates: whether it validates by the switch, which costs a third of the graph, as it does
+        where `validation` is given; with `validation_tower` the last tower validates.
       serve: for one of several workers, returns the target for a session's config.
       **settings: of Config.
     """
     settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
     self.config = config = Config(
         input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
-        validation=validation_kind or ('tower' if validation_tower else 'switch'),
+        validation=('tower' if validation_tower else
+                    'switch' if validates or validation else 'none'),
         num_gpus=num_towers, device='cpu', **settings)
     data_set = DataSet(train or random_examples(13),
                        validation or random_examples(11, 'validation', seed=1),

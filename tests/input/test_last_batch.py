@@ -93,7 +93,8 @@ def test_other_examples_are_left_out_in_each_epoch():
 
 
 def test_only_training_leaves_the_last_batch_out():
-  with Run(last_batch='drop', shuffle=True) as run, Run(shuffle=True) as other:
+  settings = dict(shuffle=True, validates=True)
+  with Run(last_batch='drop', **settings) as run, Run(**settings) as other:
     run.train()
     assert run.counters() == [1, 8] and run.program.plan.steps_per_epoch == 1
     other.train()

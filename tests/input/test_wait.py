@@ -46,7 +46,7 @@ def measure(*, input_seconds, compute_seconds, steps=6, **settings):
   """
   # One batch at a time: sleeping, two would hold both threads of a machine of two cores, and the
   # towers would wait for a thread and not for input.
-  settings = dict(dict(num_towers=1, validation_kind='none', input_threads=1), **settings)
+  settings = dict(dict(num_towers=1, input_threads=1), **settings)
   with Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds),
            **settings) as run:
     for _ in range(5):
@@ -72,9 +72,9 @@ def test_what_happens_beside_the_towers_is_no_wait(depth):
 @pytest.mark.nightly(but="{'accumulate': 2, 'batch_size': 16}")
 @pytest.mark.parametrize('settings', [
     dict(num_towers=3, mode='next'),
-    dict(num_towers=2, validation_kind='switch'),
+    dict(num_towers=2, validates=True),
     dict(accumulate=2, batch_size=16),
-    dict(num_towers=2, depth=0, validation_kind='switch')
+    dict(num_towers=2, depth=0, validates=True)
 ], ids=str)
 def test_every_kind_of_step_tells_its_wait(settings):
   share = measure(input_seconds=0.05, compute_seconds=0.0, **settings)
@@ -82,7 +82,7 @@ def test_every_kind_of_step_tells_its_wait(settings):
 
 
 def test_a_pass_of_a_validation_tower_counts_no_wait_of_its_own():
-  with Run(num_towers=2, validation_kind='tower', train=slow_examples(0.1)) as run:
+  with Run(num_towers=2, validation_tower=True, train=slow_examples(0.1)) as run:
     started = time.monotonic()
     validation_pass = run.steps.begin_pass(0)
     while not validation_pass.is_complete:

@@ -63,8 +63,8 @@ def plain_model(batch, is_training):
 def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement, build):
   model = KerasModel(lambda: make_functional(keras.regularizers.l2(0.1)),
                      metrics={'accuracy': 'sparse_categorical_accuracy'}, loss=LOSS)
-  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build) as run, \
-      Run(model=plain_model, num_towers=1) as one:
+  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build,
+           validates=True) as run, Run(model=plain_model, num_towers=1, validates=True) as one:
     assert sorted(run.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel']
     assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
     for _ in range(5):
@@ -103,7 +103,7 @@ def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validati
           [variable for variable in tf.global_variables() if 'moving_mean' in variable.op.name])[0]
 
   def train():
-    with Run(model=model, num_towers=2, train=examples) as run:
+    with Run(model=model, num_towers=2, train=examples, validates=True) as run:
       run.validate()
       assert not averages(run).any()
       run.train()

@@ -167,7 +167,7 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
       told[-1] += [run.train(), run.weights()['hidden/weights'].tolist()]
   assert told[0] == told[1]
   # An input that is not staged needs threads.
-  with Run(num_towers=1, train=splits['train'], depth=0, validation_kind='none') as run:
+  with Run(num_towers=1, train=splits['train'], depth=0) as run:
     assert run.session_config.inter_op_parallelism_threads > 0
 
 

@@ -49,8 +49,7 @@ CASES = {
 
 
 def take_steps(placement, **settings):
-  settings = dict(dict(num_towers=3, learning_rate=0.05, train=small.random_examples(13)),
-                  **settings)
+  settings = dict(dict(num_towers=3, learning_rate=0.05, validates=True), **settings)
   with Run(placement=placement, **settings) as run, run.graph.as_default():
     losses = [run.steps.train() for _ in range(3)]
     means, count = run.validate()

@@ -54,7 +54,7 @@ MODELS = {
 
 @functools.lru_cache(maxsize=None)
 def one_tower(kind):
-  with Run(model=MODELS[kind][0](), num_towers=1) as one:
+  with Run(model=MODELS[kind][0](), num_towers=1, validates=True) as one:
     losses = [one.train() for _ in range(5)]
     return one.initial_weights, losses, one.weights(), one.validate()[0]
 
@@ -68,7 +68,7 @@ def test_variables_are_shared_placed_and_named_however_they_are_made(
   make, names = MODELS[kind]
   initial, losses, weights, means = one_tower(kind)
   with Run(model=make(), num_towers=num_towers, placement=placement,
-           validation_tower=has_validation_tower) as run:
+           validation_tower=has_validation_tower, validates=True) as run:
     assert sorted(run.weights()) == names
     assert_same_weights(run.initial_weights, initial, tolerance=0)
     assert len({value.tobytes() for value in initial.values()}) >= 3

@@ -43,7 +43,7 @@ def assert_one_tower(cluster, one, *, steps=STEPS, tolerance=2e-6):
 @pytest.mark.parametrize('kind', ['first', 'mean'])
 def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
   # The towers of two workers take turns: 0 2 | 1 3.
-  settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard',
+  settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard', validates=True,
                   train=small.random_examples(16))
   with make_cluster((2, 2), **settings) as cluster, Run(num_towers=4, **settings) as one:
     assert_one_tower(cluster, one, tolerance=1e-5)
@@ -55,7 +55,7 @@ def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
 
 @pytest.mark.nightly
 def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_or_average():
-  settings = dict(optimizer='adam', average_weights=0.9, train=small.random_examples(13))
+  settings = dict(optimizer='adam', average_weights=0.9, validates=True)
   with make_cluster((2, 1), **settings) as cluster:
     cluster.train()
     everywhere = cluster.each(everything)
@@ -88,7 +88,8 @@ def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
   programs = [dict(), dict(placement='replicated', fusion_megabytes=0.0), dict()]
   servers = []
   for program in programs:
-    settings = dict(train=small.random_examples(16), mode='shard', depth=2, **program)
+    settings = dict(train=small.random_examples(16), mode='shard', depth=2, validates=True,
+                    **program)
     with make_cluster((2, 2), **settings) as cluster, Run(num_towers=1, **settings) as one:
       assert_one_tower(cluster, one, steps=3)
       cluster.each(lambda run: run.validate())

@@ -53,7 +53,8 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
     parts = parts[:1]
   mean = np.average([part.mean(0) for part in parts], 0, [len(part) for part in parts])
   variance = np.average([part.var(0, ddof=1) for part in parts], 0, [len(part) for part in parts])
-  with Run(model=one_layer, num_towers=num_towers, batch_norm=kind, train=train) as run:
+  with Run(model=one_layer, num_towers=num_towers, batch_norm=kind, train=train,
+           validates=True) as run:
     run.validate()
     assert_same_weights(averages(run),
                         {'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)
@@ -103,7 +104,7 @@ def test_first_takes_no_moments_of_towers_that_are_never_asked(num_train, is_joi
 
 
 def test_validation_sums_no_moments_between_towers_and_workers():
-  run = Run(model=model, batch_norm='sync', num_towers=3, num_workers=2)
+  run = Run(model=model, batch_norm='sync', num_towers=3, num_workers=2, validates=True)
   validation = run.program.validation
 
   def sums(audit):
@@ -152,7 +153,7 @@ def test_what_would_silently_go_wrong_is_refused(broken, kind, words):
 
 
 def test_foreign_updates_run_once_a_step():
-  with Run(model=foreign, num_towers=3) as run:
+  with Run(model=foreign, num_towers=3, validates=True) as run:
     before = averages(run)['moving_mean']
     for _ in range(3):
       run.train()

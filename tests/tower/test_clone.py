@@ -50,7 +50,7 @@ def rich_model(batch, is_training):
 
 def outcome(build, model=rich_model, **settings):
   """Returns all that a run shows: losses, metrics, variables of all kinds, and the graph."""
-  with Run(model=model, tower_build=build, **settings) as run:
+  with Run(model=model, tower_build=build, validates=True, **settings) as run:
     losses = [run.train() for _ in range(NUM_STEPS)]
     metrics = run.validate()
     losses += [run.train()]

@@ -66,6 +66,10 @@ DRAWS = {
     'branch in a loop': turns(3, lambda h: branch(dropout(0.2), h)),
     'dynamic_rnn': recurrent,
 }
+# What a commit tries at once, each kind by itself at night.
+TOGETHER = ('keras', 'integers', 'noise on weights', 'branch', 'several rows', 'loop in a loop',
+            'dynamic_rnn', 'random crop')
+DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.
 POINTS = [
     (1, 'split', dict(accumulate=4)),
@@ -106,8 +110,7 @@ def one_tower(name):
   return train(name)
 
 
-@pytest.mark.nightly(but=['keras-8', 'integers-5', 'noise on weights-1', 'branch-3',
-                          'several rows-3', 'loop in a loop-2', 'dynamic_rnn-8', 'random crop-1'])
+@pytest.mark.nightly(but=['together-2', 'together-3'])
 @pytest.mark.parametrize('name, point', itertools.product(DRAWS, POINTS), ids=lambda value: (
     value if isinstance(value, str) else str(value[0])))
 def test_towers_draw_what_one_tower_draws(name, point):

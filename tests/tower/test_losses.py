@@ -96,7 +96,7 @@ def test_a_loss_of_too_few_values_in_one_batch_alone_is_refused_there():
 
 def test_a_metric_that_only_a_run_can_tell_ends_validation():
   model = with_metric(lambda right: forget_shape(one_value(right)))
-  with Run(model=model, num_towers=2) as run, pytest.raises(
+  with Run(model=model, num_towers=2, validates=True) as run, pytest.raises(
       tf.errors.InvalidArgumentError, match='The metric right does not have one value'):
     run.validate()
 
@@ -104,7 +104,8 @@ def test_a_metric_that_only_a_run_can_tell_ends_validation():
 @pytest.mark.nightly(but='3-1')
 @pytest.mark.parametrize('num_towers, accumulate', [(1, 2), (3, 1), (2, 2)])
 def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accumulate):
-  settings = dict(train=small.random_examples(17), batch_size=16, accumulate=accumulate)
+  settings = dict(train=small.random_examples(17), batch_size=16, accumulate=accumulate,
+                  validates=True)
   with Run(model=with_loss(forget_shape), num_towers=num_towers, **settings) as run, \
       Run(num_towers=1, **settings) as plain:
     for _ in range(4):

@@ -76,7 +76,8 @@ POINTS = [
 @pytest.mark.nightly
 @pytest.mark.parametrize('recompute, num_towers, settings', POINTS)
 def test_all_that_steps_leave_behind_has_the_same_bits(recompute, num_towers, settings):
-  program = assert_same_bits(recompute, num_towers=num_towers, model=deep, **settings)
+  program = assert_same_bits(recompute, num_towers=num_towers, model=deep, validates=True,
+                             **settings)
   for tower in range(num_towers):
     copies = find_copies(program, tower)
     assert {op.type for op in copies} >= {'MatMul', 'GreaterEqual', 'Switch'}
@@ -113,7 +114,7 @@ def test_nothing_runs_twice_that_has_state_and_loops_and_branches_keep_their_bit
           x = x + tf.reshape(tf.py_func(remember, [dense(x, 16, 'again')], tf.float32), [-1, 16])
     return classify(x, labels), {}
 
-  settings = dict(model=strange, num_towers=1, validation_kind='none', tower_build='reuse')
+  settings = dict(model=strange, num_towers=1, tower_build='reuse')
   _, values, _ = train(recompute='none', **settings)
   once = len(calls)
   assert values['steps'] == 3 * 4 and once >= 3 * 4
@@ -123,7 +124,7 @@ def test_nothing_runs_twice_that_has_state_and_loops_and_branches_keep_their_bit
 
 
 def test_the_joined_sums_of_batch_normalisation_have_no_copy():
-  with Run(model=deep, num_towers=2, batch_norm='sync', recompute=3) as run:
+  with Run(model=deep, num_towers=2, batch_norm='sync', recompute=3, validates=True) as run:
     sums = {tensor.op.name.split('/', 1)[1] for tensor in run.graph.get_collection(SUMS)}
     copies = {op.name.split('/', 3)[3] for op in find_copies(run.program)}
   assert sums and not sums & copies

@@ -99,7 +99,7 @@ def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build, monkeypatch):
 
 
 def test_counters_count_updates_and_examples():
-  with Run(num_towers=3, depth=2, train=small.random_examples(13)) as run:
+  with Run(num_towers=3, depth=2, validates=True) as run:
     # To start and warm up changes no variable.
     assert run.counters() == [0, 0]
     assert_same_weights(run.weights(), run.initial_weights, tolerance=0)

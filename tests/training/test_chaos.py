@@ -1,14 +1,11 @@
-"""Runs that meet random faults end as uninterrupted ones; at length: `python -m tests.chaos`."""
-
-import os
+"""The judge of `python -m tests.chaos` sees what a run lost, and its dice fall alike for a seed."""
 
 import numpy as np
 import pytest
 
 from tests.chaos import judge
-from tests.chaos.chain import Chains, draw_chain
+from tests.chaos.chain import draw_chain
 from tests.chaos.disk import Disk
-from tests.chaos.ledger import Ledger
 from tests.chaos.team import Lost
 
 # Examples of two steps on two towers, a validation between them, and its loss.
@@ -71,25 +68,10 @@ def test_the_same_seed_draws_the_same_faults():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize('is_mounted', [True, False])
-def test_a_disk_can_be_full_for_a_while(is_mounted, tmp_path, monkeypatch):
-  if not is_mounted:
-    monkeypatch.setenv('PATH', '')
+def test_a_disk_can_be_full_for_a_while(tmp_path):
   with Disk(str(tmp_path)) as disk:
-    assert disk.is_mounted <= is_mounted
-    with disk.full([os.getpid()]), pytest.raises(OSError):
+    if not disk.is_mounted:
+      pytest.skip('no file system can be mounted')
+    with disk.full(), pytest.raises(OSError):
       (tmp_path / 'file').write_bytes(bytes(100))
     (tmp_path / 'file').write_bytes(bytes(100))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('seed, index, most_lives', [
-    (438, 0, 1),   # One shape: equal to the bit after SIGKILL and damage, and with full streams.
-    (2611, 1, 2),  # Three shapes, two workers in one: a lost worker, damage, SIGTERM, a full disk.
-])
-def test_a_short_run_loses_nothing(seed, index, most_lives, tmp_path):
-  said, ledger = [], Ledger()
-  with Disk(str(tmp_path)) as disk:
-    chains = Chains(disk, num_steps=40, ledger=ledger, report=said.append)
-    assert chains.run(draw_chain(seed, index, most_lives=most_lives)), '\n'.join(said)
-  assert sum(ledger.tried.values()) >= most_lives + 1 and not ledger.lost, ledger.format()

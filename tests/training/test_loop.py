@@ -1,6 +1,7 @@
 """The loop validates and saves when due, and a resumed run ends as the uninterrupted one does."""
 
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -12,7 +13,7 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from tests.harness.small import Run, assert_same_weights
+from tests.harness.small import assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords
 from towers.training.bad_steps import MOST_SKIPPED_IN_A_ROW
@@ -25,6 +26,8 @@ from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import MOST_ROLLBACKS, History
 from towers.training.settings.timetable import Interval, Timetable
 from towers.training.stepping.not_finite import NotFinite, Retried
+
+Run = functools.partial(small.Run, validates=True)
 
 
 class Killed(Exception):
@@ -229,7 +232,7 @@ def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
     (dict(save_every=9, save_seconds=4.5, clock=itertools.count().__next__), [5, 9])],
                          ids=['steps', 'clock'])
 def test_checkpoints_are_when_due_and_at_the_end(settings, steps, tmp_path):
-  with Run(validation_kind='none') as run:
+  with small.Run() as run:
     outcome, _ = loop(run, folder=tmp_path, **settings)
   assert saved_steps(tmp_path) == steps and outcome.validation == {}
 

@@ -52,7 +52,7 @@ def test_averages_are_numpys_to_the_bit_and_training_never_sees_them(
   # The last of two steps leaves towers of 8 empty.
   settings = dict(mode=mode, num_towers=num_towers, depth=depth, batch_size=16,
                   train=small.random_examples(29), **SHAPES[shape])
-  with Run(average_weights=DECAY, **settings) as run:
+  with Run(average_weights=DECAY, validates=True, **settings) as run:
     assert_equal(run.averages(), run.initial_weights)
     weights = train(run)
     assert_equal(run.averages(), recursion(run.initial_weights, weights))
@@ -85,7 +85,7 @@ def reference():
       values = {variable.op.name: run.session.run(variable) for variable in tf.global_variables()}
   moments = {name: value for name, value in values.items() if '/moving_' in name}
   assert moments
-  with Run(num_towers=1, depth=0, model=normed) as plain:
+  with Run(num_towers=1, depth=0, model=normed, validates=True) as plain:
     load(plain, {**moments, **averages})
     return moments, averages, plain.validate()
 
@@ -94,7 +94,7 @@ def reference():
     ['replicated'], ['host, clone', 'replicated', 'validation tower']))
 def test_validation_measures_them_with_the_moments_as_they_are(shape):
   moments, averages, (expected, num_examples) = reference()
-  settings = SHAPES.get(shape, dict(validation_tower=True, mode='shard'))
+  settings = dict(SHAPES.get(shape, dict(validation_tower=True, mode='shard')), validates=True)
   with Run(num_towers=3, average_weights=0.9, batch_norm='sync', model=normed, **settings) as run:
     load(run, {**moments, **{name_average(name): value for name, value in averages.items()}})
     means, measured = run.validate()
@@ -117,7 +117,7 @@ class Interrupted:
 
 
 def test_a_pass_that_is_interrupted_leaves_weights_and_averages_in_place():
-  with Run(num_towers=2, average_weights=0.9, placement='replicated') as run:
+  with Run(num_towers=2, average_weights=0.9, placement='replicated', validates=True) as run:
     train(run)
     weights, averages = run.weights(), run.averages()
 
@@ -152,7 +152,7 @@ def save(run, folder):
 @pytest.mark.nightly
 def test_a_resume_goes_on_to_the_bit_and_may_turn_them_on_or_off(tmp_path):
   averaged, plain = dict(optimizer='adam', average_weights=DECAY), dict(optimizer='adam')
-  with Run(**averaged) as run:
+  with Run(validates=True, **averaged) as run:
     weights = train(run, 2)
     save(run, tmp_path / 'averaged')
     run.validate()

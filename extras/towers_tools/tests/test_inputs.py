@@ -37,9 +37,9 @@ def loss(batch, tower=0, use_resource=True, reuse=True):
 
 
 PROGRAMS = {
-    'switch': dict(validation_kind='switch'),
-    'tower': dict(validation_kind='tower'),
-    'accumulated': dict(validation_kind='none', accumulate=2),
+    'switch': dict(validates=True),
+    'tower': dict(validation_tower=True),
+    'accumulated': dict(accumulate=2),
     'clones with copies': dict(placement='replicated', tower_build='clone', batch_size=9),
 }
 

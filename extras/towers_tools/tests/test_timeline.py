@@ -1,40 +1,27 @@
 """The timeline: the traced steps, a lane for each part of the line, and unchanged training."""
 
+import contextlib
 import json
 
 import pytest
 
 import main
+import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from tests.harness.curves import CURVES, List
-from tests.harness.small import Run
+from tests.training.reporting import test_summaries
 from towers.base.usage_error import UsageError
-from towers.training.reporting.metric_samples import MetricSamples
-from towers.training.settings.timetable import Interval, parse_trace_steps
-from towers_tools.timeline import Event, Timeline, find_lane, format_trace
+from towers.training.settings.timetable import parse_trace_steps
+from towers_tools.timeline import Event, find_lane, format_trace
 
 
-def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settings):
-  """Trains some steps; returns losses, weights, warnings and samples."""
-  warnings, losses = [], []
-  with Run(**dict(CURVES, **settings)) as run:
-    for _ in range(first_step):
-      run.train()
-    timeline = Timeline(str(path), run.steps, first=first, last=last, first_step=first_step,
-                        warn=warnings.append)
-    callbacks = [timeline]
-    kept = List()
-    if every:
-      callbacks.append(MetricSamples(run.steps, plan=run.program.plan,
-                                     every=Interval(every), first_step=first_step,
-                                     metric_writers=[kept]))
-    for step in range(first_step + 1, steps + 1):
-      losses.append(run.train())
-      for callback in callbacks:
-        callback.step(step=step, loss=losses[-1], train_seconds=float(step))
-    timeline.close()
-    return losses, run.weights(), warnings, kept
+def traced(path, trace_steps='2:3', *, steps=5, callbacks=(), settings=(), **run):
+  """Trains some steps; returns their losses."""
+  losses = []
+  towers.train(small.program(**dict(settings)), steps=steps, trace_steps=trace_steps,
+               trace_file=str(path), quiet=True, validate_every='100steps',
+               callbacks=[lambda step, loss: losses.append(loss), *callbacks], **run)
+  return losses
 
 
 def read(path):
@@ -57,8 +44,8 @@ def read(path):
 @pytest.mark.parametrize('num_towers, depth, accumulate',
                          [(2, 1, 2), (1, 0, 1), (3, 1, 1), (2, 2, 2)])
 def test_lanes_stand_in_the_order_of_the_line(tmp_path, mode, num_towers, depth, accumulate):
-  traced(tmp_path / 'trace.json', mode=mode, num_towers=num_towers, depth=depth,
-         accumulate=accumulate)
+  traced(tmp_path / 'trace.json', settings=dict(
+      input_mode=mode, num_towers=num_towers, staging_depth=depth, accumulate=accumulate))
   bars = read(tmp_path / 'trace.json')
   assert list(bars) == (['session.run', 'input'] + ['staging'] * (depth > 0) +
                         [f'tower {tower}' for tower in range(num_towers)] + ['update'])
@@ -78,7 +65,7 @@ def test_lanes_stand_in_the_order_of_the_line(tmp_path, mode, num_towers, depth,
 
 
 def test_bars_lie_within_their_runs_and_do_not_overlap_in_a_row(tmp_path):
-  traced(tmp_path / 'trace.json', num_towers=3)
+  traced(tmp_path / 'trace.json', settings=dict(num_towers=3))
   bars = read(tmp_path / 'trace.json')
   runs = bars.pop('session.run')
   for lane, lane_bars in bars.items():
@@ -89,36 +76,47 @@ def test_bars_lie_within_their_runs_and_do_not_overlap_in_a_row(tmp_path):
       assert all(runs[0][1] - 1000 <= bar[1] and bar[2] <= runs[-1][2] + 1000 for bar in lane_bars)
 
 
+@pytest.mark.nightly(but='reuse')
 @pytest.mark.parametrize('settings', [
-    dict(optimizer='adam'),
-    pytest.param(dict(depth=0, mode='next', accumulate=2), marks=pytest.mark.nightly)])
+    dict(tower_build='reuse'), dict(staging_depth=0, input_mode='next', accumulate=2)],
+    ids=['reuse', 'next'])
 def test_tracing_does_not_change_training(tmp_path, settings):
-  losses, weights, warnings, kept = traced(tmp_path / 'trace.json', shuffle=True, every=3,
-                                           **settings)
-  expected, same_weights, _, same = traced(tmp_path / 'none.json', first=90, last=90, shuffle=True,
-                                           every=3, **settings)
-  assert losses == expected and warnings == [] and not (tmp_path / 'none.json').exists()
-  small.assert_same_weights(weights, same_weights, tolerance=0)
+  def train(name, trace_steps):
+    folder, curves = str(tmp_path / name), str(tmp_path / name / 'curves')
+    losses = traced(tmp_path / f'{name}.json', trace_steps, settings=settings,
+                    checkpoint_dir=folder, summary_dir=curves, summary_every='3steps')
+    reader = tf.train.load_checkpoint(folder)
+    points = test_summaries.exact(test_summaries.read(curves))
+    return losses, points, {variable: reader.get_tensor(variable).tolist()
+                            for variable in reader.get_variable_to_shape_map()}
+
   # Step 3 is measured and traced at once.
-  assert [sample[:4] for sample in kept.samples] == [sample[:4] for sample in same.samples]
-  assert [sample.step for sample in kept.samples] == [3]
+  found = train('traced', '2:3')
+  assert found == train('plain', None) and (tmp_path / 'traced.json').exists()
+  assert ('train/gradient_norm', 3) in [point[:2] for point in found[1]]
 
 
-def test_a_run_that_traced_some_of_the_steps_writes_them(tmp_path):
-  traced(tmp_path / 'resumed.json', first=2, last=4, first_step=2)
-  assert [bar[3] for bar in read(tmp_path / 'resumed.json')['session.run']] == ['step 3', 'step 4']
-  _, _, warnings, _ = traced(tmp_path / 'short.json', first=4, last=9)
-  assert [bar[3] for bar in read(tmp_path / 'short.json')['session.run']] == ['step 4', 'step 5']
-  assert warnings == []
-  _, _, warnings, _ = traced(tmp_path / 'late.json', first=40, last=40)
-  assert warnings == [f"WARNING: no step from 40 to 40 was run, so {tmp_path / 'late.json'} is not "
-                      "written"]
+@pytest.mark.parametrize('trace_steps, resumes, written', [
+    ('2:4', True, ['step 3', 'step 4']), ('4:9', False, ['step 4', 'step 5']),
+    ('40:40', False, None)], ids=['resumed', 'short', 'late'])
+def test_a_run_that_traced_some_of_the_steps_writes_them(
+    trace_steps, resumes, written, tmp_path, capsys):
+  folder = str(tmp_path / 'saved') if resumes else None
+  if resumes:
+    traced(None, None, steps=2, checkpoint_dir=folder)
+  traced(tmp_path / 'trace.json', trace_steps, checkpoint_dir=folder)
+  warning = ("WARNING: no step from 40 to 40 was run, so "
+             f"{tmp_path / 'trace.json'} is not written")
+  assert (warning in capsys.readouterr().out) == (written is None)
+  if written:
+    assert [bar[3] for bar in read(tmp_path / 'trace.json')['session.run']] == written
 
 
-def test_a_full_disk_is_a_warning(tmp_path):
-  with faults.full_disk():
-    losses, _, warnings, _ = traced(tmp_path / 'trace.json')
-  assert len(losses) == 5 and len(warnings) == 1 and 'cannot be written' in warnings[0]
+def test_a_full_disk_is_a_warning(tmp_path, capsys):
+  with contextlib.ExitStack() as disk:
+    losses = traced(tmp_path / 'trace.json', callbacks=[
+        lambda step, loss: disk.enter_context(faults.full_disk()) if step == 1 else None])
+  assert len(losses) == 5 and capsys.readouterr().out.count('cannot be written') == 1
 
 
 @pytest.mark.parametrize('op, device, lane', [

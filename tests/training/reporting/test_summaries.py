@@ -9,13 +9,13 @@ import os
 import numpy as np
 import pytest
 
+import main
 import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from tests.harness.curves import CURVES, List, train
-from tests.harness.small import Run
-from towers.training.faults.run_error import RunError
+from towers import data, models
 from towers.training.reporting.summaries import Summaries
+from towers.training_graph import TrainingGraph
 
 # These depend on the clock.
 TIMED = ('train/examples_per_second', 'train/input_wait')
@@ -38,12 +38,23 @@ def exact(points):
   return [point for point in points if point[0] not in TIMED]
 
 
+def sinking_rate(plan):
+  return 1 / (10 + tf.cast(towers.get_examples_seen(), tf.float32))
+
+
+def train(summary_dir=None, kill_after=None, callbacks=(), settings=(), **run):
+  """Trains the small program with curves, in which a run may be killed."""
+  kills = [small.killing(kill_after)] if kill_after else []
+  with contextlib.suppress(small.Killed):
+    towers.train(small.program(**dict(settings)), summary_dir=summary_dir and str(summary_dir),
+                 callbacks=[*callbacks, *kills], **dict(small.CURVES, **run))
+
+
 @pytest.fixture(scope='module')
 def one(tmp_path_factory):
   """The points of one tower."""
   folder = tmp_path_factory.mktemp('one')
-  with Run(num_towers=1, depth=0, **CURVES) as run:
-    train(run, summaries=folder)
+  train(folder, settings=dict(num_towers=1, staging_depth=0))
   return read(folder)
 
 
@@ -51,9 +62,8 @@ def one(tmp_path_factory):
 @pytest.mark.parametrize('mode', small.MODES)
 @pytest.mark.parametrize('num_towers, depth', [(3, 1), (2, 2), (3, 0), (4, 1), (8, 1)])
 def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_towers, depth):
-  with Run(mode=mode, num_towers=num_towers, depth=depth, **CURVES) as run:
-    train(run, summaries=tmp_path / 'many')
-  many = read(tmp_path / 'many')
+  train(tmp_path, settings=dict(input_mode=mode, num_towers=num_towers, staging_depth=depth))
+  many = read(tmp_path)
   assert [point[:2] for point in exact(many)] == [point[:2] for point in exact(one)]
   assert {tag for tag, _, _ in many} == {
       'train/loss', 'train/learning_rate', 'train/gradient_norm', 'train/examples_per_second',
@@ -66,19 +76,15 @@ def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_t
 
 @pytest.mark.nightly(but='settings2')
 @pytest.mark.parametrize('settings', [
-    pytest.param({}, marks=pytest.mark.nightly), dict(clip_norm=0.1), dict(accumulate=2),
-    pytest.param(dict(weight_decay=0.1), marks=pytest.mark.nightly)])
-def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(settings):
-  kept = List()
-  with Run(num_towers=2, **dict(CURVES, **settings)) as run:
-    train(run, metric_writers=[kept], every=1, total_steps=1)
-    initial = run.initial_weights
-  with Run(num_towers=1, optimizer='sgd', learning_rate=1.0) as run:
+    {}, dict(clip_norm=0.1), dict(accumulate=2), dict(weight_decay=0.1)])
+def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(settings, tmp_path):
+  train(tmp_path, settings=settings, summary_every='1steps', steps=1)
+  with small.Run(num_towers=1, optimizer='sgd', learning_rate=1.0) as run:
     run.train()
-    weights = run.weights()
-  gradients = [initial[name] - weights[name] for name in initial]
-  expected = np.sqrt(sum(np.sum(gradient ** 2) for gradient in gradients))
-  assert kept.samples[0].gradient_norm == pytest.approx(expected, rel=1e-5) and expected > 0.1
+    expected = np.sqrt(sum(np.sum((weights - run.initial_weights[name]) ** 2)
+                           for name, weights in run.weights().items()))
+  [found] = [value for tag, _, value in read(tmp_path) if tag == 'train/gradient_norm']
+  assert found == pytest.approx(expected, rel=1e-5) and expected > 0.1
 
 
 def test_the_norm_of_sparse_gradients_is_that_of_the_dense_ones():
@@ -90,52 +96,60 @@ def test_the_norm_of_sparse_gradients_is_that_of_the_dense_ones():
     assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(3.0)
 
 
-def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate():
-  calls, kept = [], List()
-  with Run(schedule='cosine', steps=12, **CURVES) as run:
-    with run.graph.as_default():
-      counted = tf.py_func(lambda norm: calls.append(None) or norm, [run.program.gradient_norm],
-                           tf.float32)
-    run.program.gradient_norm = counted
-    rates = []
-    train(run, metric_writers=[kept],
-          before_step=lambda step: rates.append(run.steps.learning_rate()))
-  assert len(calls) == 4 and [sample.step for sample in kept.samples] == [3, 6, 9, 12]
-  # rates[k] is that of step k + 2.
-  assert [sample.learning_rate for sample in kept.samples] == [
-      rates[step - 2] for step in (3, 6, 9, 12)]
-  assert len({sample.learning_rate for sample in kept.samples}) == 4
+class Looks(towers.Callback):
+  """Keeps what it sees after each step."""
+
+  def __init__(self, look):
+    self.look, self.seen = look, []
+
+  def on_step(self, run):
+    self.seen.append(self.look(run))
+
+
+def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate(tmp_path, monkeypatch):
+  calls, build_norm = [], TrainingGraph.build_gradient_norm
+
+  def build_counted(program):
+    build_norm(program)
+    program.gradient_norm = tf.py_func(
+        lambda norm: calls.append(None) or norm, [program.gradient_norm], tf.float32)
+
+  monkeypatch.setattr(TrainingGraph, 'build_gradient_norm', build_counted)
+  looks = Looks(lambda run: run.session.steps.learning_rate())  # That of the next step.
+  train(tmp_path, callbacks=[looks], settings=dict(
+      learning_rate=sinking_rate, optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9)))
+  assert len(calls) == 4
+  rates = [(step, value) for tag, step, value in read(tmp_path) if tag == 'train/learning_rate']
+  assert rates == [(step, pytest.approx(looks.seen[step - 2])) for step in (3, 6, 9, 12)]
+  assert len({value for _, value in rates}) == 4
 
 
 def test_without_curves_no_step_computes_the_norm():
-  with Run() as run:
-    train(run)
-    assert run.program.gradient_norm is None and run.steps.update is None
-    assert not any('gradient_norm' in op.name for op in run.graph.get_operations())
+  looks = Looks(lambda run: (run.program.gradient_norm, run.session.steps.update, [
+      op.name for op in run.program.graph.get_operations() if 'gradient_norm' in op.name]))
+  train(callbacks=[looks])
+  assert looks.seen == [(None, None, [])] * 12
 
 
 @pytest.fixture(scope='module', params=[False, True], ids=['switch', 'tower'])
 def whole(request, tmp_path_factory):
   """The settings of a run, and the points that it writes when nothing ends it."""
-  settings = dict(num_towers=2 + request.param, shuffle=True, schedule='cosine', steps=12,
-                  validation_tower=request.param, **CURVES)
+  settings = dict(num_towers=2 + request.param, validation_tower=request.param, shuffle=True,
+                  learning_rate=sinking_rate,
+                  optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9))
   folder = tmp_path_factory.mktemp('whole')
-  with Run(**settings) as run:
-    train(run, folder=folder / 'saved', summaries=folder / 'curves')
+  train(folder / 'curves', settings=settings, checkpoint_dir=str(folder / 'saved'))
   return settings, exact(read(folder / 'curves'))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize('kill_after', [6] + [
-    pytest.param(step, marks=pytest.mark.nightly) for step in (1, 3, 5, 10, 11)])
+@pytest.mark.parametrize('kill_after', [6, 1, 3, 5, 10, 11])
 def test_a_killed_run_resumes_with_the_same_curves_and_no_point_twice(tmp_path, whole, kill_after):
   settings, expected = whole
-  with Run(**settings) as run:
-    train(run, folder=tmp_path / 'parts', summaries=tmp_path / 'curves', kill_after=kill_after)
-  # The second time the run is complete already, and measures the end again.
-  for _ in range(2 if kill_after == 6 else 1):
-    with Run(**settings) as run:
-      train(run, folder=tmp_path / 'parts', summaries=tmp_path / 'curves')
+  # The third time the run is complete already, and measures the end again.
+  for kill in [kill_after, None, None]:
+    train(tmp_path / 'curves', settings=settings, checkpoint_dir=str(tmp_path / 'parts'),
+          kill_after=kill)
   points = exact(read(tmp_path / 'curves'))
   assert len({point[:2] for point in points}) == len(points)
   assert sorted(point[:2] for point in points) == sorted(point[:2] for point in expected)
@@ -145,27 +159,34 @@ def test_a_killed_run_resumes_with_the_same_curves_and_no_point_twice(tmp_path, 
   assert sorted(points) == sorted(expected)
 
 
-def test_a_rewind_drops_later_points(tmp_path):
-  poisoned = faults.poison(small.random_examples(40), 36)
-  with Run(train=poisoned, on_nan='rollback', checkpoint_dir='unused', **CURVES) as run, \
-      pytest.raises(RunError, match='going back 3 times has not helped'):
-    train(run, folder=tmp_path / 'saved', summaries=tmp_path / 'curves', every=1, on_nan='rollback',
-          save_every=3)
+def test_a_rewind_drops_later_points(tmp_path, monkeypatch, capsys):
+  data_set = data.DataSet(faults.poison(small.random_examples(40), 36), small.random_examples(11),
+                          image_shape=(1, 1, small.NUM_FEATURES), num_classes=small.NUM_CLASSES)
+  monkeypatch.setitem(data.DATA_SETS, 'synthetic', lambda settings: data_set)
+  monkeypatch.setattr(models, 'build_classifier', lambda *_, **__: small.model)
+  with tf.Graph().as_default():
+    assert main.main([
+        'main.py', '--data=synthetic', '--device=cpu', '--batch_size=8', '--noshuffle',
+        '--steps=12', '--on_nan=rollback', '--validate_every=5steps', '--checkpoint_every=3steps',
+        '--summary_every=1steps', f"--checkpoint_dir={tmp_path / 'saved'}",
+        f"--summary_dir={tmp_path / 'curves'}", '--quiet']) == 3
+  assert 'going back 3 times has not helped' in capsys.readouterr().err
   points = read(tmp_path / 'curves')
   assert [step for tag, step, _ in points if tag == 'train/loss'] == [1, 2, 3, 4]
   assert np.isfinite([value for _, _, value in points]).all()
 
 
-def test_a_full_disk_ends_no_run_and_leaves_the_file_whole(tmp_path):
-  with Run(**CURVES) as run, contextlib.ExitStack() as disk:
-    def fill(step):
-      if step == 4:  # Room for a part of the next event.
+def test_a_full_disk_ends_no_run_and_leaves_the_file_whole(tmp_path, capsys):
+  with contextlib.ExitStack() as disk:
+    def fill(step, loss):
+      if step == 3:  # Room for a part of the next event.
         disk.enter_context(faults.full_disk(os.path.getsize(str(next(tmp_path.iterdir()))) + 20))
-      if step == 10:
+      if step == 9:
         disk.close()
 
-    shown = train(run, summaries=tmp_path, before_step=fill)
-  assert shown.count('summaries cannot be written') == 1 and 'step 12/12' in shown
+    train(tmp_path, callbacks=[fill])
+  shown = capsys.readouterr().out
+  assert shown.count('summaries cannot be written') == 1 and 'done: 12 steps' in shown
   assert [step for tag, step, _ in read(tmp_path) if tag == 'train/loss'] == [3, 12]
 
 
@@ -186,7 +207,6 @@ def test_without_an_inode_it_warns_and_writes_a_file_once_there_is_one(tmp_path,
 
 
 def test_main_writes_text_and_graph_that_tensorboard_reads(tmp_path):
-  import main
   assert main.main(['main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu',
                     f"--summary_dir={tmp_path / 'run'}", '--summary_every=2']) == 0
   [name] = os.listdir(str(tmp_path / 'run'))

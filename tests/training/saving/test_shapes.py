@@ -21,7 +21,7 @@ CHAIN = [dict(mode='split', num_towers=2), dict(mode='shard', num_towers=4, dept
 
 def settings_of(**settings):
   return dict(dict(train=small.random_examples(NUM), batch_size=BATCH, shuffle=True,
-                   validation_kind='none', seed=3, average_weights=0.9), **settings)
+                   seed=3, average_weights=0.9), **settings)
 
 
 def checkpoints_of(run, folder, warn=pytest.fail):

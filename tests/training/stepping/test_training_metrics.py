@@ -56,7 +56,7 @@ SETTINGS = dict(model=model, train=TRAIN, batch_size=BATCH)
 @pytest.mark.parametrize('shape', SHAPES,
                          ids=lambda shape: '-'.join(map(str, shape.values())))
 def test_means_are_over_the_examples_of_the_steps_since_they_were_read(shape):
-  with Run(**SETTINGS, **shape) as run:
+  with Run(validates=True, **SETTINGS, **shape) as run:
     session = run.opened
     assert session.metrics() == {}
     losses = [session.train() for _ in range(5)]
