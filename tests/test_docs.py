@@ -142,8 +142,7 @@ def test_the_readme_is_a_page_that_begins_with_a_program():
 def test_the_readmes_program_trains(tmp_path):
   [program] = python_blocks('README.md')
   (tmp_path / 'program.py').write_text(program, encoding='utf-8')
-  done = subprocess.run([sys.executable, 'program.py'], cwd=str(tmp_path), capture_output=True,
-                        text=True, timeout=120, env=dict(os.environ, PYTHONPATH=ROOT))
+  done = run_loaded(['program.py'], cwd=tmp_path, env=dict(os.environ, PYTHONPATH=ROOT))
   assert done.returncode == 0 and done.stderr == '', done.stderr
   loss = float(re.match(r"loss ([\d.]+) {'loss': .*, 'accuracy': .*}\n$", done.stdout).group(1))
   assert loss < 1  # ln 10 = 2.3 is chance.

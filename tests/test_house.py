@@ -5,9 +5,13 @@ import functools
 import os
 import re
 
+import pytest
+
 import towers
 from tests import ROOT
 from towers import annexes
+
+pytestmark = pytest.mark.plain
 
 # From the ground up. A room may import itself and the rooms before it.
 ROOMS = [

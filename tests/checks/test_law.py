@@ -43,8 +43,8 @@ def judge(model, data, caplog, optimizer=None, **settings):
           if 'do not equal one' in record.getMessage()]
 
 
-# At each commit one model of each kind in each file of the zoo.
-OF_EACH_KIND = {(case.model.__module__, case.kind): name for name, case in ZOO.items()}.values()
+# At each commit one model of each kind.
+OF_EACH_KIND = {case.kind: name for name, case in ZOO.items() if not case.tf1}.values()
 
 
 @pytest.mark.parametrize('settings', [
@@ -99,8 +99,7 @@ def xy(n=22):
                                          y=small.random_examples(n).arrays[1]))
 
 
-@pytest.mark.nightly(but=['2-False-normed-sync-ce', '1-True-normed_by_kernels-mean-contrast',
-                          '1-True-normed_by_hand-first-ce', '2-False-normed-first-ce'])
+@pytest.mark.nightly(but=['2-False-normed-sync-ce', '1-True-normed_by_kernels-mean-contrast'])
 @pytest.mark.parametrize('then', [ce, contrast])
 @pytest.mark.parametrize('layer, batch_norm', [
     (normed, 'first'), (normed, 'sync'), (normed_by_kernels, 'mean'), (normed_by_kernels, 'sync'),
@@ -132,7 +131,7 @@ def test_what_a_step_keeps_beside_an_update_is_no_part_of_the_model(settings, ca
   assert not judge(counting, xy(32), caplog, batch_size=16, **settings)
 
 
-@pytest.mark.nightly(but=['sum-22', 'divided twice-28', 'behind a loop-22'])
+@pytest.mark.nightly(but=['sum-22', 'divided twice-28'])
 @pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
 @pytest.mark.parametrize('model', [
     lambda b, _: tf.reduce_sum(ce(dense(b['x'], 4, 'd'), b['y'])),

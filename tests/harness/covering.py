@@ -1,6 +1,5 @@
 """Few points of a large grid, in which values that may go together have met."""
 
-import collections
 import itertools
 from typing import Any, Callable, Dict, List, Sequence
 
@@ -12,7 +11,7 @@ def cover(axes: Dict[str, Sequence[Any]], *, strength: int,
   """Returns points in which any `strength` values of as many different axes meet at least once.
 
   Greedy: each point begins with a combination that is left, and takes axis by axis the value that
-  meets most others of those left, and among these the one taken least so far.
+  meets most others of those left, and among these the first.
 
   Args:
     axes: the values of each axis, by its name.
@@ -23,7 +22,6 @@ def cover(axes: Dict[str, Sequence[Any]], *, strength: int,
   left = {frozenset(zip(names, indices)): None
           for names in itertools.combinations(axes, strength)
           for indices in itertools.product(*(range(len(axes[name])) for name in names))}
-  taken: Dict[Any, int] = collections.Counter()
 
   def values(point):
     return {name: axes[name][point[name]] for name in axes if name in point}
@@ -39,7 +37,7 @@ def cover(axes: Dict[str, Sequence[Any]], *, strength: int,
     def value(index):
       met = sum(frozenset([(name, index), *others]) in left
                 for others in itertools.combinations(point.items(), strength - 1))
-      return -met, taken[name, index], index
+      return -met, index
 
     found = (complete({**point, name: index})
              for index in sorted(range(len(axes[name])), key=value))
@@ -52,7 +50,6 @@ def cover(axes: Dict[str, Sequence[Any]], *, strength: int,
     if point is None:
       del left[first]
       continue
-    taken.update(point.items())
     for met in itertools.combinations(point.items(), strength):
       left.pop(frozenset(met), None)
     points.append(values(point))

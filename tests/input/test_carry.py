@@ -104,10 +104,9 @@ def train(folder, steps=None, *, epochs=None, batch_size=8, last_batch='carry', 
         device='cpu', **settings)
     result = towers.train(program, steps=steps, epochs=epochs, checkpoint_dir=str(folder),
                           quiet=True, callbacks=[Validated()])
-    with program.session() as session:
-      session.restore(str(folder))
-      weights = dict(zip([variable.op.name for variable in tf.trainable_variables()],
-                         session.tf_session.run(tf.trainable_variables())))
+    reader = tf.train.load_checkpoint(str(folder))
+    weights = {variable.op.name: reader.get_tensor(variable.op.name)
+               for variable in tf.trainable_variables()}
   return model.ids, result, weights, validated
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import towers
-from tensorflow_v1 import tf
+from tensorflow_v1 import load, tf, uses_persistent_batch_norm
 from tests import ROOT
 from tests.harness import small
 from towers.placement import devices
@@ -57,7 +57,7 @@ def test_xla_compiles_mixed_precision_on_gpus(num_gpus, precision, flags, compil
 NAME = 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT'
 
 
-@pytest.mark.nightly(but=['None--1', 'None-use_deterministic_kernels()-0'])
+@pytest.mark.nightly(but='None-use_deterministic_kernels()-0')
 @pytest.mark.parametrize('given, call, expected', [
     (None, '', '1'), ('0', '', '0'), (None, 'use_deterministic_kernels()', '0'),
     ('1', 'use_deterministic_kernels()', '1')])
@@ -72,3 +72,8 @@ print(os.environ[{NAME!r}], uses_persistent_batch_norm())
 '''], cwd=ROOT, env=dict(environ, **{NAME: given} if given else {}), capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
   assert done.stdout.split() == [expected, str(expected == '1')]
+
+
+@pytest.mark.skipif(not load.CHOOSES_BATCH_NORM, reason='whoever started this process chose')
+def test_batches_are_normalised_by_the_fast_kernels_by_default():
+  assert uses_persistent_batch_norm()

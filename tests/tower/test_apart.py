@@ -9,8 +9,7 @@ from tests.harness import small
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 
-SETTINGS = dict(optimizer='sgd', batch_size=12, train=small.random_examples(24),
-                validation=small.random_examples(12, 'validation'))
+SETTINGS = dict(optimizer='sgd', batch_size=12, train=small.random_examples(24))
 DEVICES = ['/device:CPU:0', '/device:CPU:1']
 
 
@@ -131,8 +130,8 @@ def harmless():
     (lambda: collected_losses, 'clone')],  # Clones hold their own losses alone.
     ids=['advised-reuse', 'advised-clone', 'harmless-reuse', 'collected_losses-clone'])
 def test_what_takes_nothing_of_other_towers_equals_one_tower(model, build):
-  with Run(model=model(), num_towers=3, tower_build=build, **SETTINGS) as run, \
-      Run(model=model(), num_towers=1, **SETTINGS) as one:
+  with Run(model=model(), num_towers=3, tower_build=build, validates=True, **SETTINGS) as run, \
+      Run(model=model(), num_towers=1, validates=True, **SETTINGS) as one:
     for _ in range(3):
       assert run.train() == pytest.approx(one.train(), abs=1e-5)
     assert_same_weights(run.weights(), one.weights())

@@ -18,8 +18,8 @@ from towers.training.stepping.not_finite import NotFinite
 NUM_STEPS = 6
 TRAIN = small.random_examples(17)
 TRAIN.arrays[0][16] = -1  # The last batch of an epoch has no weight at all.
-SETTINGS = dict(train=TRAIN, validation=small.random_examples(8, 'validation', seed=1),
-                optimizer='sgd', learning_rate=0.5, weight_decay=0.0)
+VALIDATION = small.random_examples(8, 'validation', seed=1)
+SETTINGS = dict(train=TRAIN, optimizer='sgd', learning_rate=0.5, weight_decay=0.0)
 EVEN = dict(SETTINGS, train=small.random_examples(16))
 
 
@@ -49,7 +49,7 @@ def penalised(model):
 
 def train(model, **settings):
   """Returns losses, weights and what validation measures."""
-  with Run(model=model, **dict(SETTINGS, **settings)) as run:
+  with Run(model=model, validation=VALIDATION, **dict(SETTINGS, **settings)) as run:
     losses = [run.steps.train() for _ in range(NUM_STEPS)]
     assert_moved(run.initial_weights, run.weights())
     return losses, run.weights(), run.validate()[0]
@@ -131,7 +131,7 @@ def test_shapes_that_do_not_fit_are_refused(change, message):
 def test_a_metric_without_any_weight_has_no_mean():
   model = changed(lambda losses, weights: (
       (losses, weights), {'rare': towers.Weighted(losses, tf.zeros_like(losses))}))
-  with Run(model=model, **EVEN) as run, pytest.raises(
+  with Run(model=model, validation=VALIDATION, **EVEN) as run, pytest.raises(
       UsageError, match="weights of 'rare' are all 0 over the 8 examples"):
     run.validate()
 

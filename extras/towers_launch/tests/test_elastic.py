@@ -12,6 +12,8 @@ from launcher import SLEEP
 from towers_launch.members import plan_members
 from towers_launch.roster import Roster
 
+pytestmark = pytest.mark.plain
+
 WORKERS, LEAST, RETRY_SECONDS = 4, 2, 10.0
 
 

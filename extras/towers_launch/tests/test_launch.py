@@ -27,6 +27,8 @@ from towers_launch.child_process import ChildProcess, Lines, Output
 from towers_launch.members import plan_members
 from towers_launch.orphans import follow
 
+pytestmark = pytest.mark.plain
+
 
 def test_lines_of_several_workers_are_whole_and_in_order(start):
   launcher = start(

@@ -13,6 +13,8 @@ from tests import ROOT
 from tests.harness.processes import clean_environment
 from towers_launch import network
 
+pytestmark = pytest.mark.plain
+
 has_namespaces = pytest.mark.skipif(network.find_obstacle(network.enter_network) is not None,
                                     reason='needs namespaces of users or networks')
 # Listens, and connects to the other worker.

@@ -14,7 +14,6 @@ import main
 import towers
 from tests import ROOT
 from tests.harness import faults
-from tests.harness.loaded_process import run_loaded
 from tests.harness.small import CURVES, Killed, killing, program
 from tests.training.reporting import test_summaries
 from towers.base.usage_error import UsageError
@@ -182,7 +181,7 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, word):
   assert word in capsys.readouterr().err
 
 
-def test_the_page_of_main_has_its_result(tmp_path):
+def test_the_page_of_main_has_its_result(tmp_path, capsys):
   assert main.main([
       'main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu',
       '--summary_every=1', f"--report={tmp_path / 'run.html'}",
@@ -196,8 +195,8 @@ def test_the_page_of_main_has_its_result(tmp_path):
   assert {'TensorFlow', 'host', 'date', 'command'} <= set(run['versions'])
   assert '/device:CPU:1' in run['description']
   assert len(run['samples']) == 4 and 'learning rate' in check_page(tmp_path / 'run.html')
-  done = run_loaded(['main.py', '--report=/nowhere/run.html'])
-  assert done.returncode == 2 and 'report=/nowhere/run.html' in done.stderr
+  assert main.main(['main.py', '--report=/nowhere/run.html']) == 2
+  assert 'report=/nowhere/run.html' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('least, most', [
