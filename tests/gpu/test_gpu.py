@@ -108,6 +108,12 @@ def test_persistent_batch_norm_is_near_the_plain_mode(tmp_path):
   assert persistent['first_losses'] == pytest.approx(plain['first_losses'], rel=1e-3)
 
 
+def test_xla_with_validation_by_the_switch_is_near_plain_kernels(tmp_path):
+  plain, compiled = [train(tmp_path / xla, f'--xla={xla}', '--validation=switch',
+                           '--last_batch=drop') for xla in ('off', 'on')]
+  assert compiled['first_losses'] == pytest.approx(plain['first_losses'], rel=1e-2)
+
+
 def test_batches_are_staged_while_towers_compute_and_streams_have_lanes(tmp_path):
   trace = tmp_path / 'trace.json'
   train(tmp_path / 'result', '--trace_steps=5:7', f'--trace_file={trace}')
