@@ -51,6 +51,9 @@ def build(model=model, **settings):
      'draws): write def augment(example, draws), and unpack the example.'),
     (lambda: dict(train=towers.augmented(EXAMPLES, lambda example, draws: None)),
      'the function of towers.augmented returned None: return the example.'),
+    (lambda: dict(train=towers.augmented(EXAMPLES, lambda batch, draws: (batch[0][:3], batch[1]),
+                                         of_batches=True)),
+     'returned the shape (3, 4) as component 0 of a batch of 4: return a row for each example; or'),
     (lambda: dict(batchsize=4), 'towers.Program has no argument batchsize: did you mean '
      'batch_size?'),
     (lambda: dict(num_gpus=4), 'towers.Program has no argument num_gpus: it is called num_towers '

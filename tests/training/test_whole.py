@@ -157,6 +157,10 @@ def test_mistakes_name_the_metric():
 
   with pytest.raises(UsageError, match='The metric auc .* a row for each example'):
     build(2, model=of(area, lambda rows: [tf.reduce_mean(rows[2])]))
+  for function, rows in (([], area), (area, area), ('auc', [])):
+    with pytest.raises(UsageError, match=r'auc is towers.Whole\((list|function|str), .*\): give it '
+                                         r'a function, and a list of its tensors, as towers.Whole'):
+      build(2, model=of(function, lambda _, rows=rows: rows))
   with build(2, model=of(lambda *rows: 'good')).session() as session, pytest.raises(
       UsageError, match="metric 'auc' returned <U4: let it return a number"):
     session.validate()

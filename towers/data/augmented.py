@@ -51,7 +51,10 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
   def change(example, numbers, epoch):
     own_seed = seed + examples.augmentations * _SEEDS_APART
     draws = Draws(numbers, epoch=epoch, seed=own_seed)
-    return _call_checked(function, example, draws, examples.name)
+    made = _call_checked(function, example, draws, examples.name)
+    if of_batches:
+      _check_rows(made, numbers, examples.name)
+    return made
 
   changed = _change_batches(examples, change) if of_batches else _change_singly(examples, change)
   unequal = examples.unequal and augmented(examples.unequal, function, seed=seed)
@@ -108,6 +111,17 @@ def _call_checked(function, example, draws, name):
                        'of towers.augmented, which would be other numbers on other towers and '
                        'after a resume: draw by draws.uniform, .normal, .integer, .crop or .flip.')
   return changed
+
+
+def _check_rows(batch, numbers, name):
+  """Refuses a changed batch that has not one row for each number of an example."""
+  from tensorflow_v1 import tf
+  for index, part in enumerate(tf.nest.flatten(batch)):
+    shape = tf.convert_to_tensor(part).shape
+    if not shape[:1].is_compatible_with(numbers.shape):
+      raise UsageError(f'{name}: the function of towers.augmented returned the shape {shape} as '
+                       f'component {index} of a batch of {numbers.shape[0]}: return a row for each '
+                       'example; or leave of_batches=True out, and it gets single examples.')
 
 
 def _numbered(examples):

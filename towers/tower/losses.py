@@ -138,6 +138,10 @@ class _Summer:
   def add(self, name: str, what: str, value: Any, fix: str, may_be_mean: bool = False) -> None:
     """Adds a value by name; `what` it is, and the `fix` for another shape, are for messages."""
     if isinstance(value, Whole):
+      if not callable(value.function) or not isinstance(value.rows, (list, tuple)):
+        given = ', '.join(type(part).__name__ for part in value)
+        raise UsageError(f'{what} is towers.Whole({given}): give it a function, and a list of its '
+                         'tensors, as towers.Whole(roc_auc_score, [labels, scores]).')
       self.wholes[name] = Whole(value.function, [
           self._take_rows(what, tf.convert_to_tensor(row)) for row in value.rows])
     elif isinstance(value, Weighted):
