@@ -13,7 +13,7 @@ Where `is_training` is a tensor, one switch of x chooses between two such kernel
   x ──► Switch ─┬─ yes ─► kernel, by the batch ──┬──► Merge ──► normalised, moments
                 └─ no ──► kernel, by averages ───┘
 
-Where XLA compiles, which joins nothing across a switch, both are computed and a select chooses.
+Where XLA compiles for a GPU, both are computed and a select chooses.
 
 With batch_norm=sync towers normalise by the global batch. A fused kernel has no place for
 that, so the layer is made of sums over all towers (see `all_towers`):
@@ -116,9 +116,8 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
 
 
 def _is_compiled(x):
-  """Returns whether XLA may compile what reads x."""
-  return compiles('GPU' if is_gpu(x.device) else 'CPU',
-                  'float32' if x.dtype == tf.float32 else 'mixed')
+  """Returns whether XLA compiles for the GPU of x. On CPUs its batch normalisation is slower."""
+  return is_gpu(x.device) and compiles('GPU', 'float32' if x.dtype == tf.float32 else 'mixed')
 
 
 def _move_averages(variables, averages, moments, momentum):
@@ -168,8 +167,8 @@ class _Kernel:
   def by_both(self, averages, is_training) -> Sequence[Tensor]:
     """Chooses between the results of both kernels, of which XLA makes one.
 
-    It compiles no kernel between a switch and a merge, but the gradient of one: on an H200 these
-    were wrong, and no training came further than step 11.
+    It compiles no kernel that stands alone between a switch and a merge, but its gradient: on an
+    H200 these did not fit together, and no training came further than step 11.
     """
     by_batch, *of_batch = self.by_batch()
     with tf.get_default_graph().gradient_override_map({'Select': 'BatchNormSelect'}):
