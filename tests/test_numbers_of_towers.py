@@ -8,6 +8,7 @@ from staging import build_stage
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError, check_same_number
+from towers.tower.global_batch import GlobalBatch
 
 DEVICES = [f'/device:CPU:{tower}' for tower in range(3)]
 
@@ -27,7 +28,8 @@ def build_towers(num_batches, num_devices, num_of_store=None, *, placement='host
 
 
 def build_validation(num_towers, num_of_feed, **settings):
-  tower = towers.Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, 2, [], [], 2, 2.0)
+  tower = towers.Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, 2, [], [],
+                       GlobalBatch([], 2, 2.0, 1))
   feed = build_feed(num_of_feed, num_of_feed, name='validation')
   return towers.build_validation([tower] * num_towers, feed=feed, is_validating=None, **settings)
 

@@ -13,6 +13,7 @@ from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.global_batch import GlobalBatch
 
 
 def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
@@ -68,7 +69,7 @@ def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
 
 
 def test_towers_and_their_average_must_be_of_as_many_micro_batches():
-  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2, 2.0, num_micro_batches=3)
+  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], GlobalBatch([], 2, 2.0, 1, 3))
   with pytest.raises(UsageError, match='3 micro-batches a step in build_towers, but 1 in average_'):
     towers.average_gradients([tower])
 

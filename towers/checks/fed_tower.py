@@ -188,7 +188,7 @@ class FedTower:
     """Runs, though TensorFlow lets nobody feed or fetch what is inside of a branch."""
     feed = {tensor: value[index] for tensor, value in zip(self.tensors, self.rows)}
     feed.update({number: len(index) if count is None else count for number in (
-        self.batch.num_examples, self.tower.num_global_examples) if tf.is_tensor(number)})
+        self.batch.num_examples, self.tower.whole.num_examples) if tf.is_tensor(number)})
     feed.update(self._fixed)
     feed.update({tensor: take_rows(value, index, self.size, layout)
                  for tensor, value in self.by_row.items()})

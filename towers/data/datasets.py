@@ -7,14 +7,12 @@ that it ends where it should, is checked while it is read.
 
 import contextlib
 import itertools
-import json
 import os
 import sys
 import time
 from typing import Any, Callable, Iterator, Optional
 
-from towers.base.files import write_whole
-from towers.base.json_files import parse_json
+from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -29,6 +27,7 @@ _FIX = 'crop or resize it in the data set, or give the split to towers.padded'
 # What tf.data answers in place of a number.
 _ENDLESS, _UNKNOWN = -1, -2
 _COUNTED_AT_ONCE = 1024
+_COUNT = dict(num_examples=int)  # What a `count_file` holds.
 _CHUNK = 16  # Elements that are read at a time, or a few more.
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -203,7 +202,7 @@ def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
              f'num_examples={count} or a count_file spares the next run this pass', sys.stderr)
   if count_file and count:
     try:
-      write_whole(count_file, json.dumps({'num_examples': count}).encode())
+      write_sealed(count_file, {'num_examples': count})
     except OSError as error:
       write_line(f"{name}: the count is not kept in count_file '{count_file}': {error.strerror}",
                  sys.stderr)
@@ -219,9 +218,8 @@ def _read_count(count_file: Optional[str], name: str) -> Optional[int]:
   if count_file is None or not os.path.exists(count_file):
     return None
   try:
-    with open(count_file, encoding='utf-8') as file:
-      return int(parse_json(file.read())['num_examples'])
-  except (OSError, ValueError, KeyError, TypeError) as error:
+    return read_sealed(count_file, _COUNT)['num_examples']
+  except (OSError, ValueError) as error:
     raise UsageError(f"{name}: count_file '{count_file}' holds no count ({error}): remove "
                      'it.') from None
 

@@ -31,7 +31,7 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
   first = reduced.towers[0]
   count = tf.cast(reduced.num_examples, tf.float32)
   # Towers divide their gradients by the number of micro-batches too, see `Tower`.
-  gradient_weight = count * first.num_micro_batches
+  gradient_weight = count * first.whole.num_micro_batches
   sums = _Accumulators()
 
   with tf.name_scope('accumulate'):

@@ -37,8 +37,8 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
     UsageError: a collective or a wire that these devices do not have, gradients that none can sum,
       or another `accumulate` than that of the towers.
   """
-  check_same_number(towers[0].num_micro_batches, 'micro-batches a step in build_towers', accumulate,
-                    'in average_gradients', fix='give both the same accumulate.')
+  check_same_number(towers[0].whole.num_micro_batches, 'micro-batches a step in build_towers',
+                    accumulate, 'in average_gradients', fix='give both the same accumulate.')
   reduced = sum_towers(towers)
   if accumulate > 1:
     reduced = accumulate_gradients(reduced)

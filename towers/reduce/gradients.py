@@ -87,7 +87,7 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
 
   Dense gradients of replicas are left for `all_reduce`.
   """
-  variables = towers[0].variables
+  variables, whole = towers[0].variables, towers[0].whole
   by_variable = list(zip(*[tower.gradients for tower in towers]))
   # Of what the loss of any tower depends on.
   known = [index for index, shares in enumerate(by_variable)
@@ -117,9 +117,9 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
         loss, metrics = own if len(towers) == 1 else tf.unstack(loss)[0], loss
       mean_weight = None
       if 'loss' in towers[0].weights:
-        mean_weight = add_all([tower.weights['loss'] for tower in towers]) / towers[0].divisor
+        mean_weight = add_all([tower.weights['loss'] for tower in towers]) / whole.divisor
 
-  return ReducedGradients(towers, towers[0].num_global_examples, loss, gradients,
+  return ReducedGradients(towers, whole.num_examples, loss, gradients,
                           partly_without_gradient=[variables[index] for index in partly],
                           metrics=metrics, mean_weight=mean_weight, replicas=replicas)
 

@@ -20,7 +20,7 @@ def differentiate(tower: Tower, batch: Batch, *, place: Callable[[Operation], st
   num_ops = len(graph.get_operations())
   with tf.device(place), tf.name_scope(tower.scope):
     # Differentiate the sum and pass the share as its output gradient: saves the ops of a division.
-    weight = _find_scale(precision, tower.num_micro_batches) / tower.divisor
+    weight = _find_scale(precision, tower.whole.num_micro_batches) / tower.whole.divisor
     total = tower.sums['loss']
     with gradients_of_training():
       gradients = batch.zero_if_empty(tf.gradients(
@@ -42,7 +42,7 @@ def add_penalties(tower: Tower, precision: Optional[Precision]) -> Tower:
   is_apart = 'loss' in tower.weights
   with tf.device(tower.device), tf.name_scope(tower.scope):
     penalties = _differentiate_penalties(
-        tower, _find_scale(precision, 1 if is_apart else tower.num_micro_batches))
+        tower, _find_scale(precision, 1 if is_apart else tower.whole.num_micro_batches))
     if not is_apart:
       return tower._replace(gradients=[
           gradient if penalty is None else

@@ -41,8 +41,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   beside = functools.lru_cache(2)(functools.partial(call_beside, call, batch, scope=scope))
   tower = Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
-                call.whole.num_examples, call.whole.divisor, batch.put_op,
-                num_micro_batches=call.whole.num_micro_batches, weights=weights, losses=losses,
+                call.whole, batch.put_op, weights=weights, losses=losses,
                 wholes=wholes, call_beside=beside)
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
@@ -60,8 +59,9 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
 
 def _check(tower, ops, index, store, batch):
   """Refuses what other towers or micro-batches would have a part in."""
-  if tower.num_micro_batches > 1 and set(tower.losses) & set(tower.weights):
-    raise UsageError(f'accumulate={tower.num_micro_batches} takes a step in micro-batches, and the '
+  accumulate = tower.whole.num_micro_batches
+  if accumulate > 1 and set(tower.losses) & set(tower.weights):
+    raise UsageError(f'accumulate={accumulate} takes a step in micro-batches, and the '
                      f'losses {", ".join(tower.losses)} have weights whose sums only the whole '
                      'step knows: return one towers.Weighted, or use accumulate=1.')
   named = {'loss' if name == 'loss' else f'metric {name}':

@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import Gradient, Operation, Tensor, Variable
+from towers.tower.global_batch import GlobalBatch
 from towers.whole import Whole
 
 
@@ -18,8 +19,9 @@ class Tower(NamedTuple):
     num_examples: its examples, an int or a scalar int32 tensor.
     update_ops: what its model added to UPDATE_OPS.
     penalties: what its model added to REGULARIZATION_LOSSES.
-    num_global_examples: those of all towers, an int or a scalar int32 tensor.
-    divisor: of `sums`: the same as a float or a scalar float32 tensor, never 0.
+    whole: the batch of all towers of this worker. With several micro-batches in a step, gradients
+      are divided by their number as well, so that with a loss scale they are no larger than those
+      of the whole step's batch.
     put_op: as of its batch.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor,
       `tf.IndexedSlices` or None. Empty for a tower that only validates.
@@ -28,8 +30,6 @@ class Tower(NamedTuple):
       penalties. Else empty.
     variables: the trainable variables of these gradients: the tower's own replicas, or the
       variables of all towers.
-    num_micro_batches: of a full step. Gradients are divided by it as well, so that with a loss
-      scale they are no larger than those of the whole step's batch.
     weights: for those of `sums` that have weights the sum of these, a scalar.
     losses: the names of several losses, whose means add up to the loss; empty for one loss.
     wholes: metrics of the whole split, by name, with the tower's rows.
@@ -44,13 +44,11 @@ class Tower(NamedTuple):
   num_examples: Union[int, Tensor]
   update_ops: List[Any]
   penalties: List[Tensor]
-  num_global_examples: Union[int, Tensor]
-  divisor: Union[float, Tensor]
+  whole: GlobalBatch
   put_op: Optional[Operation] = None
   gradients: List[Optional[Gradient]] = []
   penalty_gradients: List[Optional[Tensor]] = []
   variables: List[Variable] = []
-  num_micro_batches: int = 1
   weights: Dict[str, Tensor] = {}
   losses: Sequence[str] = ()
   wholes: Mapping[str, Whole] = {}

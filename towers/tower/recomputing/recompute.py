@@ -77,20 +77,19 @@ def recompute(setting: Union[str, int], tower: Tower, *, recording: Recording, f
 
 def _choose(parsed, passes, scope, warns) -> List[int]:
   """Returns the positions of the cuts, or [] with a line that says why there are none."""
-  activations = list(passes.activations.values())
-  most = segments.count_most(activations)
+  cutter = segments.Cutter(list(passes.activations.values()))
   if isinstance(parsed, int):
-    if parsed > most:
-      raise UsageError(f'recompute={parsed}: the model has only {most} activations that the '
-                       f'backward pass reads and that can be computed again: give at most {most} '
-                       'segments, or auto.')
-    return segments.choose_cuts(activations, parsed)
+    if parsed > cutter.most:
+      raise UsageError(f'recompute={parsed}: the model has only {cutter.most} activations that the '
+                       'backward pass reads and that can be computed again: give at most '
+                       f'{cutter.most} segments, or auto.')
+    return cutter.cut(parsed)
   if parsed == 'auto':
-    cuts = segments.choose_best_cuts(activations)
+    cuts = cutter.cut_best()
     if not cuts and warns:
       logging.getLogger('towers').warning(
           'recompute=auto changes nothing: the backward pass reads %d activations that can be '
-          'computed again, and no segments of them would save a tenth of the memory.', most)
+          'computed again, and no segments of them would save a tenth of the memory.', cutter.most)
     return cuts
   return _find_named(parsed, passes, scope)
 

@@ -63,35 +63,6 @@ def parse_recompute(setting: Any) -> Union[str, int, List[str]]:
   return number
 
 
-def count_most(activations: Sequence[Activation]) -> int:
-  """Returns the largest number of segments: each has an activation to compute again, or the last.
-  """
-  return len(_find_positions(activations))
-
-
-def choose_cuts(activations: Sequence[Activation], num_segments: int) -> List[int]:
-  """Returns the positions of the last ops of all segments but the last, of 2 to `count_most`.
-
-  Segments have about equal activations. Near each place for a cut, the cut is where the least is
-  taken behind it.
-  """
-  return _Cutter(activations).cut(num_segments)
-
-
-def choose_best_cuts(activations: Sequence[Activation]) -> List[int]:
-  """Returns cuts for little memory, or [] if none of them saves a tenth of it."""
-  most = count_most(activations)
-  if most < 2:
-    return []
-  cutter = _Cutter(activations)
-  numbers = range(2, min(most, 2 * int(math.sqrt(most)) + 2) + 1)
-  choices = [cutter.cut(number) for number in numbers]
-  peaks = [estimate_peak(activations, cuts) for cuts in choices]
-  if min(peaks) > (1 - _LEAST_GAIN) * estimate_peak(activations, []):
-    return []
-  return next(cuts for cuts, peak in zip(choices, peaks) if peak <= (1 + _WORTH_MORE) * min(peaks))
-
-
 def estimate_peak(activations: Sequence[Activation], cuts: Sequence[int]) -> int:
   """Returns the bytes of activations that are there at a time in the backward pass, at most."""
   kept = 0
@@ -117,24 +88,34 @@ def is_kept(activation: Activation, cuts: Sequence[int]) -> bool:
   return find_segment(activation.begin, cuts) != find_segment(activation.end, cuts)
 
 
-class _Cutter:
-  """Cuts between the positions of two activations that the backward pass reads."""
+class Cutter:
+  """Cuts between the positions of two activations that the backward pass reads.
+
+  `most` is the largest number of segments: each has an activation to compute again, or the last.
+  """
 
   def __init__(self, activations: Sequence[Activation]):
-    positions = _find_positions(activations)
-    crossing = _sum_crossing(activations)
+    self._activations = activations
+    read = [activation for activation in activations
+            if activation.is_read and not activation.is_fixed]
+    positions = sorted({activation.begin for activation in read})
+    self.most = len(positions)
+    crossing = _sum_crossing(activations) if read else []
     # For each number of positions before a cut, from 1 on, the best place for it.
     self._places = [min(range(before, after), key=lambda place: crossing[place])
                     for before, after in zip(positions, positions[1:])]
     self._costs = [crossing[place] for place in self._places]
     sizes = dict.fromkeys(positions, 0)
-    for activation in activations:
-      if activation.begin in sizes and activation.is_read and not activation.is_fixed:
-        sizes[activation.begin] += activation.num_bytes
+    for activation in read:
+      sizes[activation.begin] += activation.num_bytes
     self._before = list(itertools.accumulate(sizes[position] for position in positions))
 
   def cut(self, num_segments: int) -> List[int]:
-    """Returns the places of the cuts."""
+    """Returns the positions of the last ops of all segments but the last, of 2 to `most`.
+
+    Segments have about equal activations. Near each place for a cut, the cut is where the least is
+    taken behind it.
+    """
     total, last = self._before[-1], len(self._places)
     cuts: List[int] = []
     first = 0
@@ -150,11 +131,17 @@ class _Cutter:
       first = chosen + 1
     return cuts
 
-
-def _find_positions(activations) -> List[int]:
-  """Returns the positions at which the backward pass may read what is computed again."""
-  return sorted({activation.begin for activation in activations
-                 if activation.is_read and not activation.is_fixed})
+  def cut_best(self) -> List[int]:
+    """Returns cuts for little memory, or [] if none of them saves a tenth of it."""
+    if self.most < 2:
+      return []
+    numbers = range(2, min(self.most, 2 * int(math.sqrt(self.most)) + 2) + 1)
+    choices = [self.cut(number) for number in numbers]
+    peaks = [estimate_peak(self._activations, cuts) for cuts in choices]
+    if min(peaks) > (1 - _LEAST_GAIN) * estimate_peak(self._activations, []):
+      return []
+    return next(cuts for cuts, peak in zip(choices, peaks)
+                if peak <= (1 + _WORTH_MORE) * min(peaks))
 
 
 def _sum_crossing(activations) -> List[int]:
