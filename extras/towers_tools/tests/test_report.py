@@ -92,12 +92,12 @@ def test_a_killed_run_resumes_its_page(tmp_path, kill_after):
   train(tmp_path / 'whole.html', checkpoint_dir=str(tmp_path / 'whole'))
   parts = dict(page=tmp_path / 'parts.html', checkpoint_dir=str(tmp_path / 'parts'))
 
-  def close_no_more(step, loss):
+  def write_no_more(step, loss):
     if step == kill_after:
-      patch.setattr(report.Report, 'close', lambda _: None)
+      patch.setattr(report, 'write_whole', lambda *_: None)
 
   with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-    train(callbacks=[close_no_more, killing(kill_after)], **parts)
+    train(callbacks=[write_no_more, killing(kill_after)], **parts)
   train(**parts)
   [whole] = read_runs(str(tmp_path / 'whole.html'))
   [parts] = read_runs(str(tmp_path / 'parts.html'))

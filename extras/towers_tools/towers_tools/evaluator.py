@@ -98,7 +98,7 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
       write_line(f"{time.strftime('%H:%M:%S')} evaluation of step {step:,}: "
                  f"{format_means(means, measured.num_examples)}")
       if summaries is not None:
-        summaries.validation(step=step, metrics=means)
+        summaries.validated(step=step, metrics=means)
   if summaries is not None:
     summaries.close()
 

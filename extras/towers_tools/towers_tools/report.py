@@ -55,7 +55,7 @@ class Report(MetricWriter):
     if len(samples) > _MOST_SAMPLES:
       del samples[::2]
 
-  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
+  def validated(self, *, step: int, metrics: Dict[str, float]) -> None:
     """Adds a validation, and writes the page."""
     self._run['validations'].append(_finite_or_none(dict(metrics, step=step)))
     self.close()

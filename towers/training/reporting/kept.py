@@ -48,4 +48,5 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
     every = build_interval('summary_every', config.summary_every, steps.plan)
     callbacks.append(MetricSamples(steps, plan=steps.plan, every=every, first_step=steps.step,
                                    metric_writers=writers, has_validated=history.has_validated))
+    callbacks.extend(writers)
   return callbacks, summaries

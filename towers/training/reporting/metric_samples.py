@@ -9,7 +9,7 @@ an uninterrupted one. Only these steps compute the gradient norm, and nothing is
 two steps.
 """
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 from towers.input.plan import Plan
 from towers.training.reporting.progress import Callback, Pace
@@ -46,17 +46,19 @@ class MetricWriter(Callback):
     `summaries` are serialized `tf.Summary`s of the model.
     """
 
+  def validated(self, *, step: int, metrics: Dict[str, float]) -> None:
+    """Takes the means over the validation split, unless an earlier run has written them."""
+
 
 class MetricSamples(Callback):
-  """Measures every n-th step and passes it to the metric writers."""
+  """Measures every n-th step, and gives what is new to the metric writers."""
 
   def __init__(self, steps: Steps, *, plan: Plan, every: Interval, first_step: int,
                metric_writers: Sequence[MetricWriter],
                has_validated: Callable[[int], bool] = lambda step: False):
     """Takes the steps of a program with a gradient norm; earlier runs have measured `first_step`.
 
-    The writers take the samples, and all else that a callback takes. `has_validated` says whether
-    an earlier run has written the validation of a step.
+    `has_validated` says whether an earlier run has written the validation of a step.
     """
     self._steps = steps
     self._plan = plan
@@ -66,7 +68,7 @@ class MetricSamples(Callback):
     self._last_step = first_step
     self._mark: Optional[Pace] = None  # Of the last sample.
     self._metrics_mark = steps.metrics.mark()
-    self._begin(first_step)
+    self.rewind(first_step)
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
     """Samples the step if it is due; `train_seconds` leaves out pauses and the first step."""
@@ -92,30 +94,10 @@ class MetricSamples(Callback):
     """Writes the means over the validation split, unless an earlier run has."""
     if not self._has_validated(step):
       for metric_writer in self._metric_writers:
-        metric_writer.validation(step=step, metrics=find_numbers(metrics))
+        metric_writer.validated(step=step, metrics=find_numbers(metrics))
 
   def rewind(self, step: int) -> None:
     """Continues from an earlier step."""
-    for metric_writer in self._metric_writers:
-      metric_writer.rewind(step)
-    self._begin(step)
-
-  def warning(self, text: str) -> None:
-    """Writes a warning to the user."""
-    for metric_writer in self._metric_writers:
-      metric_writer.warning(text)
-
-  def finish(self, result: Dict[str, Any]) -> None:
-    """Writes the result of a complete run."""
-    for metric_writer in self._metric_writers:
-      metric_writer.finish(result)
-
-  def close(self) -> None:
-    """Closes all metric writers."""
-    for metric_writer in self._metric_writers:
-      metric_writer.close()
-
-  def _begin(self, step):
     self._last_step = step
     self._mark = None
     self._metrics_mark = self._steps.metrics.mark()

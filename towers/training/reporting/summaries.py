@@ -66,7 +66,7 @@ class Summaries(MetricWriter):
       value.tag = _SCOPE.sub('', value.tag)
     self._write_values(step, *summary.value)
 
-  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
+  def validated(self, *, step: int, metrics: Dict[str, float]) -> None:
     """Writes a point of every validation curve."""
     self._write_scalars(step, 'validation', metrics)
 
