@@ -7,9 +7,9 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.digest import Digest, take_digest
-from towers.placement.counters import get_examples_seen, get_global_step
+from towers.placement.counters import get_global_step
 from towers.training.saving.checkpoints import Checkpoints
-from towers.training.saving.data import Data, check_resume
+from towers.training.saving.data import Data
 from towers.training.saving.files import INDEX, path_of
 from towers.training.saving.lock import lock_folder
 from towers.training.saving.weights import find_best
@@ -54,17 +54,15 @@ class State:
     self._digest = self._digest or take_digest(program.train_examples)
     return Checkpoints(folder, keep=keep, stop_on_full_disk=stop_on_full_disk,
                        inputs=program.feed.inputs, averages=program.averages,
-                       data=Data(self._digest, program.plan, may_be_new=new_data),
+                       data=Data(self._digest, program.plan, may_be_new=new_data,
+                                 may_skip=program.train_examples.marks_bad),
                        names=names, new=new)
 
-  def take_up(self, choose: Callable[[], Tuple[Any, Optional[str]]], *,
-              may_skip: bool = False) -> Optional[str]:
+  def take_up(self, choose: Callable[[], Tuple[Any, Optional[str]]]) -> Optional[str]:
     """Gives all workers a checkpoint of the chief; returns its path, or None without one.
 
-    Args:
-      choose: returns the `Checkpoints` of this worker, or None, and the path to take, or None for
-        the newest. Where it, or a checkpoint, is refused by the chief, all workers raise.
-      may_skip: see `check_resume`.
+    `choose` returns the `Checkpoints` of this worker, or None, and the path to take, or None for
+    the newest. Where it, or a checkpoint, is refused by the chief, all workers raise.
 
     Raises:
       UsageError: it is of another program, other data or another batch size.
@@ -74,10 +72,6 @@ class State:
     try:
       checkpoints, chosen = choose()
       path = checkpoints.restore(session, chosen) if checkpoints else None
-      if path is not None and self._program.workers.rank == 0:
-        step, examples_seen = map(int, session.run([get_global_step(), get_examples_seen()]))
-        check_resume(path, step=step, examples_seen=examples_seen, plan=self._program.plan,
-                     may_skip=may_skip, was_carried=checkpoints.was_carried)
     except Exception as error:
       if self._worker is not None:
         self._worker.peers.share(_REFUSED + str(error))

@@ -34,12 +34,10 @@ class Keeper:
     self._session, self._checkpoints = session, checkpoints
     self._progress: Any = None
 
-  def begin(self, standing: Optional[Standing] = None, *, may_skip: bool = False) -> Optional[str]:
+  def begin(self, standing: Optional[Standing] = None) -> Optional[str]:
     """Gives the variables of all workers the values to go on from; returns the checkpoint's path.
 
-    Args:
-      standing: where a former graph stood; None to go on from the newest checkpoint, if any.
-      may_skip: see `check_resume`.
+    `standing` is where a former graph stood; None to go on from the newest checkpoint, if any.
     """
     session, checkpoints, history = self._session, self._checkpoints, self.history
     path = None
@@ -48,7 +46,7 @@ class Keeper:
       session.steps.resume(standing.step)
       history.parse(standing.history, standing.step)
     else:
-      path = session.state.take_up(lambda: (checkpoints, None), may_skip=may_skip)
+      path = session.state.take_up(lambda: (checkpoints, None))
       if path is None:
         session.state.begin()
       else:
@@ -153,7 +151,7 @@ class Keeper:
     session = self._session
     with self._paused(), session.watchdog.paused():
       at = session.step
-      path = session.state.take_up(lambda: (self._checkpoints, None), may_skip=True)
+      path = session.state.take_up(lambda: (self._checkpoints, None))
       self.history.roll_back(at, session.step)
       if self._checkpoints.folder is not None:
         write_whole(os.path.join(self._checkpoints.folder, HISTORY), self.history.format().encode())

@@ -248,8 +248,7 @@ class Run:
   def _begin(self, keeper: Keeper, standing: Optional[Standing]) -> Timetable:
     """Gives the variables their values; returns when to do what."""
     config, session = self._config, self.session
-    path = keeper.begin(standing, may_skip=config.on_bad_record == 'skip' or
-                        self.program.train_examples.marks_bad)
+    path = keeper.begin(standing)
     timetable = build_timetable(
         session.steps.plan, epochs=config.epochs, steps=config.steps, on_nan=config.on_nan,
         validate_every=config.validate_every, checkpoint_every=config.checkpoint_every)

@@ -11,7 +11,7 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.input.plan import LAST_BATCHES
 from towers.training.saving.checkpoints import Checkpoints
-from towers.training.saving.data import check_resume
+from towers.training.saving.data import Data
 
 random = np.random.RandomState(0)
 ROWS, LABELS = random.randn(96, 4).astype('f'), (np.arange(96) % 3).astype('i')
@@ -138,4 +138,5 @@ def test_steps_of_another_size_are_refused_but_for_damaged_examples(seen, may_sk
   # Steps of 8 and of 5 examples.
   plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=2)
   with pytest.raises(UsageError, match=words) if words else contextlib.nullcontext():
-    check_resume('model.ckpt-3', step=3, examples_seen=seen, plan=plan, may_skip=may_skip)
+    Data(None, plan, may_skip=may_skip).check_steps(
+        'model.ckpt-3', step=3, examples_seen=seen, was_carried=False)

@@ -13,9 +13,9 @@ is still being read. What a killed run leaves half written has another name. Res
 tensor and its checksum, and takes the newest checkpoint that is whole.
 """
 
+import concurrent.futures
 import contextlib
 import os
-import threading
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -62,11 +62,7 @@ class Checkpoints:
     error: why the last write failed, if that must end the run; else ''.
     reason: why the last write failed; '' after one that did not.
     warn: called with a message for the user, perhaps from another thread.
-    was_carried: whether the steps of what was restored do not tell the examples that it has seen:
-      its run had `last_batch=carry`, or began an epoch of new data.
   """
-
-  was_carried = False
 
   def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
                inputs: Optional[Inputs] = None, data: Optional[Data] = None,
@@ -104,8 +100,8 @@ class Checkpoints:
     self._global_step = get_global_step()
     self._data, self._averages, self._names, self._new = data, averages, names, new
     self._writer: Optional[Writer] = None
-    self._thread: Optional[threading.Thread] = None
-    self._fault: Optional[BaseException] = None
+    self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
+    self._writing: Optional[concurrent.futures.Future] = None
     self._saved_step: Optional[int] = None
     self._writing_step: Optional[int] = None
     try:
@@ -163,8 +159,7 @@ class Checkpoints:
     # Formatted now, since the loop may add to the history meanwhile.
     notes = None if history is None else (history.format(), history.best_first())
     self._writing_step = snapshot.step
-    self._thread = threading.Thread(target=self._write, args=(snapshot, notes), name='checkpoint')
-    self._thread.start()
+    self._writing = self._thread.submit(self._write, snapshot, notes)
 
   def save(self, session: Any, history: Optional[History] = None) -> str:
     """Saves all variables now, under the number of their updates; returns the path, or raises."""
@@ -181,12 +176,9 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Waits for the checkpoint that is being written."""
-    if self._thread is not None:
-      self._thread.join()
-      self._thread = None
-    fault, self._fault = self._fault, None
-    if fault is not None:
-      raise fault
+    writing, self._writing = self._writing, None
+    if writing is not None:
+      writing.result()
 
   def close(self) -> None:
     """Waits, and frees the session that writes."""
@@ -196,22 +188,22 @@ class Checkpoints:
       self._writer = None
 
   def _compare_input(self, session, path, step):
-    """Notes other data than the checkpoint's; warns of another order in the rest of an epoch."""
-    reader = tf.train.load_checkpoint(path)
-    self.was_carried = (reader.has_tensor(CARRY_TENSOR) or
-                        bool(self._data and self._data.compare(reader)))
-    text = self._data.take_up(session, reader, path, step) if self._data else ''
-    if text:
-      self.warn(text)
+    """Refuses other steps than the checkpoint's; notes other data, or another order."""
+    reader, data = tf.train.load_checkpoint(path), self._data
+    texts = [data.take_up(session, reader, path, step) if data else '']
+    seen = int(session.run(get_examples_seen())) if self._inputs or data else 0
     if self._inputs is not None:
       saved = None
       if reader.has_tensor(ORDER_TENSOR):
         saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
-      plan = self._inputs.plan.resumed_at(step, int(session.run(get_examples_seen())))
-      text = explain_order(path, step=step, plan=plan,
+      text = explain_order(path, step=step, plan=self._inputs.plan.resumed_at(step, seen),
                            order=self._inputs.order, saved=saved)
-      if text:
-        self.warn(f'WARNING: {text}')
+      texts.append(text and f'WARNING: {text}')
+    for text in filter(None, texts):
+      self.warn(text)
+    if data is not None:
+      data.check_steps(path, step=step, examples_seen=seen, was_carried=(
+          reader.has_tensor(CARRY_TENSOR) or bool(data.compare(reader))))
 
   def _write(self, snapshot, notes):
     """Writes a checkpoint, whole or not at all, in a thread."""
@@ -239,8 +231,6 @@ class Checkpoints:
         self.error = text
       else:
         self.warn('WARNING: ' + text)
-    except BaseException as fault:  # `wait` raises it in the main thread.
-      self._fault = fault
     finally:
       self._writing_step = None
 

@@ -21,13 +21,18 @@ _MOST_SKIPPED = 0.1
 
 
 class Data(NamedTuple):
-  """The training examples of a run: their digest, and their plan.
+  """The training examples of a run.
 
-  `may_be_new` is whether a checkpoint of others is taken.
+  Attributes:
+    digest: of the examples.
+    plan: which of them each step takes.
+    may_be_new: whether a checkpoint of others is taken.
+    may_skip: whether steps leave out damaged ones.
   """
   digest: Digest
   plan: Plan
   may_be_new: bool = False
+  may_skip: bool = False
 
   def check(self, reader: Any, path: str) -> None:
     """Refuses a checkpoint of other examples by a UsageError."""
@@ -58,31 +63,30 @@ class Data(NamedTuple):
       saved = Digest.from_array(reader.get_tensor(DATA_TENSOR))
     return saved.explain_other(self.digest) if saved else ''
 
+  def check_steps(self, path: str, *, step: int, examples_seen: int, was_carried: bool) -> None:
+    """Refuses by a UsageError a checkpoint that was written with steps of another size.
 
-def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan,
-                 may_skip: bool = False, was_carried: bool = False) -> None:
-  """Refuses by a UsageError a checkpoint that was written with steps of another size.
-
-  A step that skips damaged records sees fewer examples than planned. `may_skip` therefore accepts
-  up to a tenth fewer, which also accepts a batch that is larger by so little, and never a smaller
-  one. Where one `was_carried`, a run with last_batch=carry goes on with any batch size, and any
-  other where a batch of an epoch begins. With last_batch=carry it also goes on where
-  last_batch=keep had come, which has taken the examples in the same order.
-  """
-  was = plan._replace(last_batch='keep') if plan.carries else plan
-  planned = by_steps = was.examples_before(step)
-  if was_carried:
-    planned = plan.resumed_at(step, examples_seen).examples_before(step)
-  if examples_seen == planned:
-    return
-  if may_skip and (1 - _MOST_SKIPPED) * planned <= examples_seen < planned:
-    return
-  message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
-             f'this data and batch_size={plan.batch_size} they would be {by_steps}: resume with '
-             'the data, batch_size and last_batch that it was written with, or give another '
-             'checkpoint_dir.')
-  if was_carried:
-    message += ' It was written with last_batch=carry, or after new_data.'
-  elif examples_seen < planned and not may_skip:
-    message += ' If it skipped damaged records, resume with on_bad_record=skip.'
-  raise UsageError(message)
+    A step that skips damaged records sees fewer examples than planned. `may_skip` therefore accepts
+    up to a tenth fewer, which also accepts a batch that is larger by so little, and never a smaller
+    one. Where its run `was_carried`, by last_batch=carry or new data, its steps do not tell the
+    examples: a run with last_batch=carry goes on with any batch size, and any other where a batch
+    of an epoch begins. With last_batch=carry it also goes on where last_batch=keep had come, which
+    has taken the examples in the same order.
+    """
+    plan = self.plan
+    was = plan._replace(last_batch='keep') if plan.carries else plan
+    planned = by_steps = was.examples_before(step)
+    if was_carried:
+      planned = plan.resumed_at(step, examples_seen).examples_before(step)
+    least = (1 - _MOST_SKIPPED) * planned if self.may_skip else planned
+    if least <= examples_seen <= planned:
+      return
+    message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
+               f'this data and batch_size={plan.batch_size} they would be {by_steps}: resume with '
+               'the data, batch_size and last_batch that it was written with, or give another '
+               'checkpoint_dir.')
+    if was_carried:
+      message += ' It was written with last_batch=carry, or after new_data.'
+    elif examples_seen < planned and not self.may_skip:
+      message += ' If it skipped damaged records, resume with on_bad_record=skip.'
+    raise UsageError(message)
