@@ -39,7 +39,7 @@ train_op = build_train_op(gradients, optimizer=tf.train.AdamOptimizer(0.005))
 with tf.Session(config=build_session_config(devices)) as session:
   session.run(tf.global_variables_initializer())
   # A model that computes from several examples at once is named here.
-  check_towers(built, batches, session, feed.start(session, peeks=True))
+  check_towers(built, session, feed.start(session, peeks=True))
   for _ in range(1200):
     loss = session.run([gradients.loss, train_op])[0]
   print(f'loss after 1200 steps: {loss:.4f}')

@@ -28,7 +28,7 @@ def build_towers(num_batches, num_devices, num_of_store=None, *, placement='host
 
 
 def build_validation(num_towers, num_of_feed, **settings):
-  tower = towers.Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, 2, [], [],
+  tower = towers.Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, towers.Batch(None, 2), [], [],
                        GlobalBatch([], 2, 2.0, 1))
   feed = build_feed(num_of_feed, num_of_feed, name='validation')
   return towers.build_validation([tower] * num_towers, feed=feed, is_validating=None, **settings)

@@ -69,7 +69,7 @@ def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
 
 
 def test_towers_and_their_average_must_be_of_as_many_micro_batches():
-  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], GlobalBatch([], 2, 2.0, 1, 3))
+  tower = towers.Tower('', 'tower_0/', None, {}, None, [], [], GlobalBatch([], 2, 2.0, 1, 3))
   with pytest.raises(UsageError, match='3 micro-batches a step in build_towers, but 1 in average_'):
     towers.average_gradients([tower])
 

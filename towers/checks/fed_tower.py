@@ -18,7 +18,6 @@ from tensorflow_v1 import Tensor, tf
 from towers.graph.source import format_op
 from towers.graph.walk import find_dead, find_dependents, find_needed
 from towers.graph.writes import find_writes
-from towers.input.batch import Batch
 from towers.placement.randomness import find_draws, find_numbers, find_unseedable, is_random
 from towers.tower.all_towers import OWN_SUMS, PLACES, SUMS
 from towers.tower.batch_norm import is_moving_average
@@ -52,13 +51,12 @@ class FedTower:
     by_row: the values that go with their rows, beside the batch.
   """
 
-  def __init__(self, tower: Tower, batch: Batch, session: Any, rows: Sequence[Any],
-               moves_state: bool = False):
+  def __init__(self, tower: Tower, session: Any, rows: Sequence[Any], moves_state: bool = False):
     """Finds what a run takes, of a session with variables and the values of `Batch.flatten`.
 
     The state of a random op may move only if `moves_state`.
     """
-    self.tower, self.batch, self.session = tower, batch, session
+    self.tower, self.session, batch = tower, session, tower.batch
     *values, count = rows
     self.size = len(values[0]) if batch.is_padded else int(count)
     self.index = np.arange(self.size)
@@ -188,7 +186,7 @@ class FedTower:
     """Runs, though TensorFlow lets nobody feed or fetch what is inside of a branch."""
     feed = {tensor: value[index] for tensor, value in zip(self.tensors, self.rows)}
     feed.update({number: len(index) if count is None else count for number in (
-        self.batch.num_examples, self.tower.whole.num_examples) if tf.is_tensor(number)})
+        self.tower.num_examples, self.tower.whole.num_examples) if tf.is_tensor(number)})
     feed.update(self._fixed)
     feed.update({tensor: take_rows(value, index, self.size, layout)
                  for tensor, value in self.by_row.items()})

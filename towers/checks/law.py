@@ -26,7 +26,6 @@ from towers.base.usage_error import UsageError
 from towers.checks.comparison import find_norm
 from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, Values, take_rows
 from towers.graph.source import format_op
-from towers.input.batch import Batch
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
@@ -57,16 +56,15 @@ _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch;
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
 
 
-def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any,
-                 rows: Optional[Sequence[Any]], *, num_parts: Optional[int] = None,
-                 runs_per_epoch: Optional[int] = None) -> None:
+def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[Any]], *,
+                 num_parts: Optional[int] = None, runs_per_epoch: Optional[int] = None) -> None:
   """Warns of a model whose loss, metrics, penalties or updates are no sums over examples.
 
   It is to be called before the first step, once variables have their values. It takes no batch,
   changes no variable and adds no op to the graph (examples/by_hand.py calls it).
 
   Args:
-    towers, batches, session: of the program.
+    towers, session: of the program.
     rows: the first tower's examples, as `Feed.start` returns them; without any nothing is done.
     num_parts: into which a step's global batch is divided: towers, workers, micro-batches.
     runs_per_epoch: forward runs of all towers in an epoch; where the measurement takes longer than
@@ -79,7 +77,7 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
   if rows is None:
     return
   num_parts = num_parts or len(towers)
-  found = find_coupling(towers[0], batches[0], session, rows, num_parts=num_parts,
+  found = find_coupling(towers[0], session, rows, num_parts=num_parts,
                         runs_per_epoch=runs_per_epoch)
   if towers[0].call_beside is not None:
     towers[0].call_beside.cache_clear()  # Some MB for a deep net.
@@ -98,33 +96,33 @@ def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
     logging.getLogger('towers').warning(
         'towers.all_sum and towers.all_rows are those of a micro-batch, of which a step has %d: '
         'without accumulate they are those of the whole batch.', plan.accumulate)
-  check_towers(program.towers, program.batches, session, rows, num_parts=_count_parts(program),
+  check_towers(program.towers, session, rows, num_parts=_count_parts(program),
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
 
 
 def has_parts(program: Any) -> bool:
   """Returns whether there is anything to judge: several parts of a step, or rows that fill up."""
-  return _count_parts(program) > 1 or program.batches[0].is_padded
+  return _count_parts(program) > 1 or program.towers[0].batch.is_padded
 
 
 def _count_parts(program):
   return len(program.towers) * program.plan.accumulate * program.workers.num_workers
 
 
-def find_coupling(tower: Tower, batch: Batch, session: Any, rows: Sequence[Any], *, num_parts: int,
+def find_coupling(tower: Tower, session: Any, rows: Sequence[Any], *, num_parts: int,
                   runs_per_epoch: Optional[int] = None, moves_state: bool = False) -> List[str]:
   """Returns a sentence for each part of a tower that depends on other examples of its batch.
 
   For the arguments, and what is raised, see `check_towers`. Of random ops with a state of their
   own, it measures nothing unless `moves_state`.
   """
-  fed = FedTower(tower, batch, session, rows, moves_state)
+  fed = FedTower(tower, session, rows, moves_state)
   if not fed.size:
     return []
   found: List[str] = []
   with tower.loss.graph.as_default():
     try:
-      if batch.is_padded:
+      if tower.batch.is_padded:
         _check_filler(fed)
       if num_parts > 1 and fed.size > 1:
         found += _find_mixed(fed, num_parts, runs_per_epoch)
@@ -273,11 +271,10 @@ def _run_beside(fed) -> List[List[Values]]:
     sums = sum_returned(returned, batch)
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
                  tf.tables_initializer()])
-    tower = fed.tower._replace(loss=sums.values['loss'], sums=sums.values, weights=sums.weights,
-                               gradients=[], update_ops=[])
+    tower = fed.tower._replace(batch=batch, loss=sums.values['loss'], sums=sums.values,
+                               weights=sums.weights, gradients=[], update_ops=[])
     size = min(fed.size, _FEW)
-    again = FedTower(tower, batch, session, [*(row[:size] for row in fed.rows), size],
-                     moves_state=True)
+    again = FedTower(tower, session, [*(row[:size] for row in fed.rows), size], moves_state=True)
     again.prepare(feeds_moments=False)
     return [[again.run(np.concatenate([again.index] * times), layout) for times in (1, 2)]
             for layout in LAYOUTS[:2 if again.by_row else 1]]  # As it is, it lacks rows.

@@ -212,8 +212,8 @@ def _judge(trial, steps, num_towers) -> List[str]:
       trial.start_from(session, step)
       rows = [np.asarray(values[0]) for (kind, _), values in step.items() if kind == INPUT]
       try:
-        found = find_coupling(trial.program.towers[0], trial.program.batches[0], session, rows,
-                              num_parts=num_towers, moves_state=True)
+        found = find_coupling(trial.program.towers[0], session, rows, num_parts=num_towers,
+                              moves_state=True)
       except UsageError as error:
         return [str(error)]
       if found:

@@ -107,7 +107,8 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
     losses = []
     for tower in towers:
       with tf.device(tower.device):
-        own = tower.loss if tower.put_op is None else run_beside(tower.loss, tower.put_op)
+        put_op = tower.batch.put_op
+        own = tower.loss if put_op is None else run_beside(tower.loss, put_op)
         losses.append(_join_metrics(tower, own))
     with tf.device(HOST):
       loss, metrics = add_all(losses), None

@@ -4,13 +4,12 @@ from typing import Callable, Optional
 
 from tensorflow_v1 import Operation, tf
 from towers.graph.ordered_sum import add_all, keep_order
-from towers.input.batch import Batch
 from towers.tower.batch_norm_layer import gradients_of_training
 from towers.tower.precision import LARGEST_HALF_SCALE, Precision
 from towers.tower.tower import Tower
 
 
-def differentiate(tower: Tower, batch: Batch, *, place: Callable[[Operation], str],
+def differentiate(tower: Tower, *, place: Callable[[Operation], str],
                   precision: Optional[Precision]) -> Tower:
   """Returns the tower with the gradients of its loss, zero where its batch is empty.
 
@@ -23,7 +22,7 @@ def differentiate(tower: Tower, batch: Batch, *, place: Callable[[Operation], st
     weight = _find_scale(precision, tower.whole.num_micro_batches) / tower.whole.divisor
     total = tower.sums['loss']
     with gradients_of_training():
-      gradients = batch.zero_if_empty(tf.gradients(
+      gradients = tower.batch.zero_if_empty(tf.gradients(
           total, tower.variables, [tf.convert_to_tensor(weight, total.dtype)]))
   made = graph.get_operations()[num_ops:]
   keep_order(made)

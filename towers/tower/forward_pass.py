@@ -40,14 +40,13 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
     share = sums['loss'] / call.whole.divisor
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   beside = functools.lru_cache(2)(functools.partial(call_beside, call, batch, scope=scope))
-  tower = Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
-                call.whole, batch.put_op, weights=weights, losses=losses,
-                wholes=wholes, call_beside=beside)
+  tower = Tower(device, scope, share, sums, batch, update_ops, penalties, call.whole,
+                weights=weights, losses=losses, wholes=wholes, call_beside=beside)
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
   _move_switches(ops, place or (lambda op: device))
-  _check(tower, ops, index, store, batch)
+  _check(tower, ops, index, store)
   if index == 0 and batch.place is not None:
     call.draws.folds.update(find_folds(
         filter(is_random, ops), batch, scope=scope, call_beside=beside))
@@ -57,7 +56,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   return tower
 
 
-def _check(tower, ops, index, store, batch):
+def _check(tower, ops, index, store):
   """Refuses what other towers or micro-batches would have a part in."""
   accumulate = tower.whole.num_micro_batches
   if accumulate > 1 and set(tower.losses) & set(tower.weights):
@@ -68,7 +67,7 @@ def _check(tower, ops, index, store, batch):
            [value] + ([tower.weights[name]] if name in tower.weights else [])
            for name, value in tower.sums.items()}
   named.update((f'metric {name}', list(whole.rows)) for name, whole in tower.wholes.items())
-  check_apart(named, ops, index=index, others=store.scopes, batch=batch)
+  check_apart(named, ops, index=index, others=store.scopes, batch=tower.batch)
   check_penalties(tower.sums['loss'], tower.penalties, ops)
 
 

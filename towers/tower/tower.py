@@ -2,7 +2,8 @@
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from tensorflow_v1 import Gradient, Operation, Tensor, Variable
+from tensorflow_v1 import Gradient, Tensor, Variable
+from towers.input.batch import Batch
 from towers.tower.global_batch import GlobalBatch
 from towers.whole import Whole
 
@@ -16,13 +17,12 @@ class Tower(NamedTuple):
     loss: its share of the global batch's mean loss, a scalar: the towers' losses sum to it. With
       weights, of the mean of weight times loss over the examples.
     sums: scalars, each summed over the tower's examples: 'loss' and every metric.
-    num_examples: its examples, an int or a scalar int32 tensor.
+    batch: that it computes on.
     update_ops: what its model added to UPDATE_OPS.
     penalties: what its model added to REGULARIZATION_LOSSES.
     whole: the batch of all towers of this worker. With several micro-batches in a step, gradients
       are divided by their number as well, so that with a loss scale they are no larger than those
       of the whole step's batch.
-    put_op: as of its batch.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor,
       `tf.IndexedSlices` or None. Empty for a tower that only validates.
     penalty_gradients: for each trainable variable that of the penalties, a tensor or None, where
@@ -41,11 +41,10 @@ class Tower(NamedTuple):
   scope: str
   loss: Tensor
   sums: Dict[str, Tensor]
-  num_examples: Union[int, Tensor]
+  batch: Batch
   update_ops: List[Any]
   penalties: List[Tensor]
   whole: GlobalBatch
-  put_op: Optional[Operation] = None
   gradients: List[Optional[Gradient]] = []
   penalty_gradients: List[Optional[Tensor]] = []
   variables: List[Variable] = []
@@ -54,3 +53,8 @@ class Tower(NamedTuple):
   wholes: Mapping[str, Whole] = {}
   recomputed: Any = None
   call_beside: Any = None
+
+  @property
+  def num_examples(self) -> Union[int, Tensor]:
+    """Its examples, an int or a scalar int32 tensor."""
+    return self.batch.num_examples

@@ -27,12 +27,13 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
 
   Its recording has begun; `frozen` and `recomputed` are as `build_towers` takes them.
   """
-  store, graph, batch = call.store, tf.get_default_graph(), call.whole.batches[index]
+  store, graph = call.store, tf.get_default_graph()
   before = tf.global_variables()
 
   # All towers start from the values that the first tower's model assigns.
   with contextlib.nullcontext() if index else keep_set_values():
-    tower = build_forward(call, batch, index=index, device=recording.device, place=recording.place)
+    tower = build_forward(call, call.whole.batches[index], index=index, device=recording.device,
+                          place=recording.place)
   if index == 0:
     _check_trained(call)
     seed_made_before(store, tf.trainable_variables())
@@ -44,11 +45,11 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
 
   tower = tower._replace(variables=store.list_trainable(index))
   num_forward = len(graph.get_operations())
-  tower = differentiate(tower, batch, place=recording.place, precision=call.precision)
+  tower = differentiate(tower, place=recording.place, precision=call.precision)
   tower = tower._replace(recomputed=recompute(
       recomputed, tower, recording=recording, first_backward=num_forward, warns=index == 0))
   check_apart(dict(gradients=tower.gradients), graph.get_operations()[recording.num_ops:],
-              index=index, others=store.scopes, batch=batch)
+              index=index, others=store.scopes, batch=tower.batch)
   return tower
 
 

@@ -50,7 +50,7 @@ class Cloner:
     recording = record_tower(device)
     tower = by_model(index, recording)
     if self._is_worth_cloning(batch, recording, batches[index + 1:]):
-      made = self._attempt(Pattern, tower, batch, recording, store=self._store,
+      made = self._attempt(Pattern, tower, recording, store=self._store,
                            left_out=self._left_out)
       self._patterns += [] if made is None else [made]
     return tower

@@ -39,7 +39,7 @@ _RESULTS = ('loss', 'sums', 'weights', 'wholes', 'gradients')
 class Pattern:
   """The GraphDef of a built tower, which computes on `batch`, in a form to import as others."""
 
-  def __init__(self, tower: Tower, batch: Batch, recording: Recording, *, store: VariableStore,
+  def __init__(self, tower: Tower, recording: Recording, *, store: VariableStore,
                left_out: Iterable[str] = ()):
     """Takes a tower with its gradients, before anything joins it to others.
 
@@ -48,7 +48,7 @@ class Pattern:
     Raises:
       UsageError: the tower cannot be cloned, see `check`.
     """
-    self._tower, self.batch, self._store = tower, batch, store
+    self._tower, self.batch, self._store = tower, tower.batch, store
     graph = tf.get_default_graph()
     made = {op.name for op in graph.get_operations()[recording.num_ops:]}
     own = {name for name in made if name.startswith(tower.scope)}
@@ -63,13 +63,13 @@ class Pattern:
     nodes = {node.name: node for node in graph_def.node}
     self._inside = _reach_back(roots, nodes, own)
     check_scope(roots, self._inside, nodes=nodes, made=made,
-                batch={tensor.op.name for tensor in _tensors(batch)})
+                batch={tensor.op.name for tensor in _tensors(self.batch)})
     check_state(self._inside, nodes)
     replicated = {name for replicas in store.replicas.values() for name in replicas}
     self._inside -= {name for name in self._inside
                      if self._is_shared_read(nodes[name], recording, replicated)}
     self._graph = PatternGraph([node for node in graph_def.node if node.name in self._inside],
-                               tower.scope, batch, graph_def)
+                               tower.scope, self.batch, graph_def)
     self._graph.fill(recording.on_device, replicated)
     self._random = list(filter(is_random, self._graph.definition.node))
     self._joined_reads = self._join_reads(nodes)
@@ -115,8 +115,8 @@ class Pattern:
       for item in items:
         graph.add_to_collection(key, copy(item))
     return self._tower._replace(
-        device=device, scope=scope, num_examples=batch.num_examples, update_ops=[], penalties=[],
-        put_op=batch.put_op, variables=self._store.list_trainable(index), **copy(self._results))
+        device=device, scope=scope, batch=batch, update_ops=[], penalties=[],
+        variables=self._store.list_trainable(index), **copy(self._results))
 
   def _replace_inputs(self, batch, index, device):
     """Returns what a clone takes instead of the pattern's batch, variables and joined reads."""
