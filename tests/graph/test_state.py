@@ -61,9 +61,11 @@ def assert_kept(run, expected):
   np.testing.assert_allclose(queue, expected[2], rtol=0, atol=1e-6)
 
 
+@pytest.mark.nightly(but=['next', 'shard'])
 @pytest.mark.parametrize('mode, num_towers, accumulate, settings', [
     ('split', 1, 1, {}), ('next', 3, 1, dict(placement='replicated', tower_build='clone')),
-    ('shard', 2, 2, {}), ('split', 2, 4, dict(validation_tower=True))])
+    ('shard', 2, 2, {}), ('split', 2, 4, dict(validation_tower=True))],
+    ids=['one', 'next', 'shard', 'aside'])
 def test_the_first_towers_last_micro_batch_counts_once(mode, num_towers, accumulate, settings):
   towers_that_train = num_towers - bool(settings.get('validation_tower'))
   expected = expect(mode=mode, num_towers=towers_that_train, accumulate=accumulate)

@@ -187,19 +187,19 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
 
 
 def test_all_workers_get_a_vote_after_the_next_step_and_once():
-  with make_cluster((3, 1)) as cluster:
+  with make_cluster((2, 1)) as cluster:
     def agree(request, voter=None):
       return [run.steps.agree(request, run is voter) for run in cluster.runs]
 
-    assert agree('save', cluster.runs[1]) == [False] * 3
+    assert agree('save', cluster.runs[1]) == [False] * 2
     cluster.train()
-    assert agree('save', cluster.runs[1]) == [True] * 3
+    assert agree('save', cluster.runs[1]) == [True] * 2
     cluster.train()
-    assert agree('save') == agree('leave') == [False] * 3
+    assert agree('save') == agree('leave') == [False] * 2
 
 
 def test_the_chiefs_state_becomes_that_of_all():
-  with make_cluster((3, 1)) as cluster:
+  with make_cluster((2, 1)) as cluster:
     for number, run in enumerate(cluster.runs):
       with run.graph.as_default():
         for variable in tf.global_variables():

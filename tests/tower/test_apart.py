@@ -124,7 +124,7 @@ def harmless():
   return model
 
 
-@pytest.mark.nightly(but=['advised-reuse', 'harmless-reuse', 'collected_losses-clone'])
+@pytest.mark.nightly(but=['harmless-reuse', 'collected_losses-clone'])
 @pytest.mark.parametrize('model, build', [
     (lambda: advised, 'reuse'), (lambda: advised, 'clone'), (harmless, 'reuse'),
     (lambda: collected_losses, 'clone')],  # Clones hold their own losses alone.

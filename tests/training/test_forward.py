@@ -48,7 +48,7 @@ def given(kind):
       (0, 1), (1, 8), (8, 11))])
 
 
-@pytest.mark.parametrize('shape', nightly_but(SHAPES[1:3], SHAPES),
+@pytest.mark.parametrize('shape', nightly_but(SHAPES[1:2], SHAPES),
                          ids=lambda shape: '-'.join(shape))
 def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
   program, plain = build(**shape), build(**shape)

@@ -47,7 +47,7 @@ def build(num_towers, model=model, **settings):
                     optimizer=tf.train.AdamOptimizer(0.1)), **settings))
 
 
-@pytest.mark.nightly(but=['2-settings1', '3-settings4'])
+@pytest.mark.nightly(but='3-settings4')
 @pytest.mark.parametrize('num_towers, settings', [
     (1, {}), (2, dict(input_mode='next', tower_build='clone', last_batch='pad')),
     (3, dict(input_mode='shard')), (5, dict(variables='replicated', average_weights=0.9)),
