@@ -12,7 +12,10 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests import ROOT
+from tests.harness.in_process_cluster import find_ports
 from tests.harness.process_cluster import ProcessCluster
+from towers.placement.cluster import Cluster
+from towers.training.cluster.worker import Worker
 from towers.training.faults.run_error import RunError, WorkerGone
 
 EXIT_CODE = WorkerGone.exit_code
@@ -193,6 +196,13 @@ def test_a_port_in_use_is_told_at_once():
       assert again.wait(0) == [2]
       assert f"cannot listen on port {cluster.addresses[0].split(':')[1]}" in again.output(0)
     assert cluster.processes[0].poll() is None
+
+
+def test_a_server_that_cannot_be_reached_is_named():
+  ports = find_ports(2)
+  worker = Worker(Cluster([f'127.0.0.1:{port}' for port in ports]), tf.ConfigProto())
+  with pytest.raises(WorkerGone, match=rf'worker 1 \(127.0.0.1:{ports[1]}\) cannot be reached: '):
+    worker.reach_others()
 
 
 def test_sigterm_to_one_saves_once_and_all_leave(tmp_path):

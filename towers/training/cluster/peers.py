@@ -214,7 +214,7 @@ class Peers:
     self._count()
     while True:
       message = await _read(reader)
-      if self._lines[rank] is not writer:  # Another process has the same rank.
+      if self._lines.get(rank) is not writer:  # Another process has the same rank.
         return
       if message is None:
         break
