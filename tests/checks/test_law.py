@@ -168,7 +168,7 @@ def elements(n=22):
 def test_a_run_does_not_notice(mode, depth, batch_norm, data, monkeypatch):
   def run():
     with tf.Graph().as_default():
-      program = towers.Program(drawing, train=data(), validation=xy()(), optimizer=sgd(),
+      program = towers.Program(drawing, train=data(), validation=data(), optimizer=sgd(),
                                batch_size=8, num_towers=2, input_mode=mode, staging_depth=depth,
                                batch_norm=batch_norm, device='cpu', seed=3)
       with program.session() as session:
