@@ -81,11 +81,7 @@ class KerasModel:
     graph = tf.get_default_graph()
     is_first = self._graph is not graph
     if is_first:
-      # Keras builds a functional model on placeholders; outside of the tower these ops are nobody's
-      # business.
-      with tf.name_scope(None):
-        self._layers = self._make()
-      _check_is_layer(self._layers)
+      self._layers = self._make_layers()
       if self._given_loss is None:
         self._loss = _find_loss(self._layers)
       self._graph = graph
@@ -105,22 +101,24 @@ class KerasModel:
     """Returns the outputs for inputs alone, for `Session.predict` and `towers.export`."""
     graph, layers = self._predicting
     if graph is not tf.get_default_graph():  # Each tower of it calls the layers of the first.
-      with tf.name_scope(None):
-        layers = self._make()
-      _check_is_layer(layers)
+      layers = self._make_layers()
       self._predicting = tf.get_default_graph(), layers
     return _call(layers, self._preprocess(inputs), is_training=False)
+
+  def _make_layers(self):
+    # Keras builds a functional model on placeholders; outside of the tower these ops are nobody's
+    # business.
+    with tf.name_scope(None):
+      made = self._make()
+    if not isinstance(made, load_keras().layers.Layer):
+      raise UsageError(f'The function of KerasModel returned {made!r}, which is no model of '
+                       f'{load_keras().layers.Layer.__module__}: make it with tf.keras, where tf '
+                       'comes from tensorflow_v1, and return it.')
+    return made
 
 
 def _bytes_to_floats(inputs):
   return Layers(True).normalize(inputs) if getattr(inputs, 'dtype', None) == tf.uint8 else inputs
-
-
-def _check_is_layer(made):
-  if not isinstance(made, load_keras().layers.Layer):
-    raise UsageError(f'The function of KerasModel returned {made!r}, which is no model of '
-                     f'{load_keras().layers.Layer.__module__}: make it with tf.keras, where tf '
-                     'comes from tensorflow_v1, and return it.')
 
 
 def _find_loss(layers):

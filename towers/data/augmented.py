@@ -63,11 +63,8 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
 
 def _change_batches(examples, change):
   """Returns a split of arrays whose batches are changed by `change(batch, numbers, epoch)`."""
-  gather, knows_epoch = examples.parse_batch, examples.takes_epoch
-
   def parse_batch(indices, *arrays, epoch):
-    batch = gather(indices, *arrays, **(dict(epoch=epoch) if knows_epoch else {}))
-    return change(batch, indices, epoch)
+    return change(examples.parse_together([indices], arrays, epoch=epoch), indices, epoch)
 
   return examples._replace(parse_batch=parse_batch, takes_epoch=True)
 
@@ -145,11 +142,10 @@ def _make_singly(examples, elements, arrays, epoch, parallel_calls):
   made = examples.parse_singly(elements, arrays, epoch=epoch, parallel_calls=parallel_calls)
   if examples.parse_batch is None:
     return made
-  settings = dict(epoch=epoch) if examples.takes_epoch else {}
 
   def gather(*element):
     batch = tf.nest.map_structure(lambda part: part[None], element)
-    made = examples.parse_batch(*batch, *arrays, **settings)
+    made = examples.parse_together(batch, arrays, epoch=epoch)
     return tf.nest.map_structure(lambda tensor: tensor[0], made)
 
   return made.map(as_written(gather), num_parallel_calls=parallel_calls)

@@ -100,6 +100,11 @@ class Examples(NamedTuple):
       return elements.map(self.parse_example, num_parallel_calls=parallel_calls)
     return elements
 
+  def parse_together(self, elements: Sequence[Any], arrays: Sequence[Any], *, epoch: Any) -> Any:
+    """Returns what `parse_batch` makes of the tensors of a batch of elements."""
+    assert self.parse_batch is not None
+    return self.parse_batch(*elements, *arrays, **dict(epoch=epoch) if self.takes_epoch else {})
+
 
 class DataSet(NamedTuple):
   """Both splits, and what a model must know of them.

@@ -46,22 +46,20 @@ def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ro
     num_ahead: batches to prefetch.
     parallel_calls: the most threads to use.
   """
-  make_batch: Any = examples.parse_batch
-
   def parse(*elements):
-    return make_batch(*elements, *arrays)
+    epoch = None
+    if examples.takes_epoch:
+      elements, epoch = elements
+      elements = elements if isinstance(elements, tuple) else (elements,)
+    return examples.parse_together(elements, arrays, epoch=epoch)
 
-  def parse_with_epoch(elements, epoch):
-    elements = elements if isinstance(elements, tuple) else (elements,)
-    return make_batch(*elements, *arrays, epoch=epoch)
-
-  function = as_written(parse_with_epoch if examples.takes_epoch else parse)
+  function = as_written(parse)
   if is_gathered(examples):
     row_bytes = sum(array[:1].nbytes for array in examples.arrays)
     if row_bytes * num_rows <= _SMALL_BYTES:
       return _gather_small(batches, function, row_bytes, num_ahead), get_next_by_reader
     batches = map_by_reader(batches, function)
-  elif make_batch is not None:
+  elif examples.parse_batch is not None:
     batches = batches.map(function, num_parallel_calls=min(parallel_calls, _PARALLEL_BATCHES))
   return batches.prefetch(num_ahead).with_options(plain_data_options()), _get_next
 

@@ -69,8 +69,8 @@ class Pattern:
     self._inside -= {name for name in self._inside
                      if self._is_shared_read(nodes[name], recording, replicated)}
     self._graph = PatternGraph([node for node in graph_def.node if node.name in self._inside],
-                               tower.scope, self.batch, graph_def)
-    self._graph.fill(recording.on_device, replicated)
+                               tower.scope, self.batch, graph_def,
+                               on_device=recording.on_device, replicated=replicated)
     self._random = list(filter(is_random, self._graph.definition.node))
     self._joined_reads = self._join_reads(nodes)
 

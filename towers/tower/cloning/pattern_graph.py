@@ -24,13 +24,15 @@ class PatternGraph:
     control_inputs: of nodes, by name, ops outside of the tower.
   """
 
-  def __init__(self, nodes: Sequence[Any], scope: str, batch: Batch, whole: Any):
-    """Prepares an empty graph for nodes of a tower, in the order of the `whole` GraphDef."""
-    self._nodes = nodes
+  def __init__(self, nodes: Sequence[Any], scope: str, batch: Batch, whole: Any, *,
+               on_device: Set[str], replicated: Set[str]):
+    """Adds nodes of a tower, in the order of the `whole` GraphDef, or constants in their place.
+
+    The model has not placed the ops `on_device`, and of the variables `replicated` later towers
+    have replicas.
+    """
     self._inside = {node.name for node in nodes}
     self._row_shapes = RowShapes(batch, nodes, whole)
-    self._of_batch = {group[len(b'loc:@'):].decode() for tensor in batch.flatten()
-                      if isinstance(tensor, tf.Tensor) for group in tensor.op.colocation_groups()}
     self._merged: Dict[bytes, str] = {}
     self._shapes: Dict[Any, str] = {}
     self.names = Names([node.name for node in nodes], scope)
@@ -40,15 +42,11 @@ class PatternGraph:
     self.frames: List[Any] = []
     self.control_inputs: Dict[str, List[str]] = {}
 
-  def fill(self, on_device: Set[str], replicated: Set[str]) -> None:
-    """Adds the nodes, or constants in their place.
-
-    The model has not placed the ops `on_device`, and of the variables `replicated` later towers
-    have replicas.
-    """
-    placed = _find_placed(self._nodes, on_device, replicated)
+    placed = _find_placed(nodes, on_device, replicated)
+    of_batch = {group[len(b'loc:@'):].decode() for tensor in batch.flatten()
+                if isinstance(tensor, tf.Tensor) for group in tensor.op.colocation_groups()}
     others = []
-    for node in self._nodes:
+    for node in nodes:
       is_placed = node.name in placed
       if self._add_known_shapes(node, is_placed):
         continue
@@ -58,7 +56,7 @@ class PatternGraph:
     for node in others:
       added = self._add_node(node, node.name in placed)
       # A TensorArray is unpacked beside the batch that fills it.
-      if not self._of_batch.isdisjoint(_get_partners(node)):
+      if not of_batch.isdisjoint(_get_partners(node)):
         self.beside_batch.append(added)
 
   def _add_known_shapes(self, node, is_placed):
