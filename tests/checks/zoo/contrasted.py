@@ -9,19 +9,6 @@ def emb(b, d=4):
 
 
 @case('coupled', XY)
-def moco_queue(b, is_training):
-  q, k = emb(b), tf.stop_gradient(tf.nn.l2_normalize(b['x'][:, :4] * 1.0, 1))
-  queue = tf.get_variable(
-    'queue', [16, 4], initializer=tf.random_normal_initializer(), trainable=False
-  )
-  logits = tf.concat(
-    [tf.reduce_sum(q * k, 1, keepdims=True), tf.matmul(q, queue, transpose_b=True)], 1
-  )
-  update(queue.assign(tf.concat([k, queue], 0)[:16]))
-  return ce(logits, tf.zeros_like(b['y']))
-
-
-@case('coupled', XY)
 def moco_queue_scatter(b, is_training):
   q, k = emb(b), tf.stop_gradient(tf.nn.l2_normalize(b['x'][:, :4] * 1.0, 1))
   queue = tf.get_variable(
@@ -63,18 +50,6 @@ def contrib_triplet_semihard(b, is_training):
   return contrib.losses.metric_learning.triplet_semihard_loss(b['y'], emb(b))
 
 
-@case('coupled', XY, tf1=True)
-def contrib_npairs(b, is_training):
-  return contrib.losses.metric_learning.npairs_loss(
-    b['y'], emb(b), tf.nn.l2_normalize(b['x'][:, :4], 1)
-  )
-
-
-@case('coupled', XY, tf1=True)
-def contrib_lifted(b, is_training):
-  return contrib.losses.metric_learning.lifted_struct_loss(b['y'], emb(b))
-
-
 @case('coupled', XY)
 def nt_xent(b, is_training):
   n = tf.shape(b['x'])[0]
@@ -85,13 +60,6 @@ def nt_xent(b, is_training):
 
 
 @case('coupled', XY)
-def info_nce_tensordot(b, is_training):
-  q = emb(b)
-  k = tf.nn.l2_normalize(b['x'][:, :4], 1)
-  return ce(tf.tensordot(q, k, axes=[[1], [1]]) * 4, tf.range(tf.shape(q)[0]))
-
-
-@case('coupled', XY)
 def info_nce_einsum(b, is_training):
   q = emb(b)
   k = tf.nn.l2_normalize(b['x'][:, :4], 1)
@@ -99,28 +67,10 @@ def info_nce_einsum(b, is_training):
 
 
 @case('coupled', XY)
-def ranknet_pairs(b, is_training):
-  s = dense(b['x'], 1, 'd')[:, 0]
-  return tf.reduce_mean(
-    tf.nn.softplus(
-      -(s[:, None] - s[None, :]) * tf.sign(tf.cast(b['y'][:, None] - b['y'][None, :], tf.float32))
-    ),
-    1,
-  )
-
-
-@case('coupled', XY)
 def barlow_twins(b, is_training):
   z1, z2 = dense(b['x'], 4, 'd'), dense(b['x'] * 0.9 + 0.1, 4, 'e')
   c = tf.matmul(z1, z2, transpose_a=True) / tf.cast(tf.shape(z1)[0], tf.float32)
   return tf.reduce_sum(tf.square(c - tf.eye(4)))
-
-
-@case('coupled', XY)
-def vicreg_variance(b, is_training):
-  z = dense(b['x'], 4, 'd')
-  v = tf.math.reduce_variance(z, 0)
-  return ce(dense(z, 4, 'o'), b['y']) + tf.reduce_mean(tf.nn.relu(1 - tf.sqrt(v + 1e-4)))
 
 
 @case('coupled', arrays('x', 'y', 'b'))
@@ -189,10 +139,3 @@ def mixup_shuffled(b, is_training):
   x = 0.7 * b['x'] + 0.3 * tf.gather(b['x'], p)
   z = dense(x, 4, 'd')
   return 0.7 * ce(z, b['y']) + 0.3 * ce(z, tf.gather(b['y'], p))
-
-
-@case('coupled', XY)
-def mixup_roll_manual(b, is_training):
-  x = b['x']
-  x2 = tf.concat([x[-1:], x[:-1]], 0)
-  return ce(dense(0.5 * x + 0.5 * x2, 4, 'd'), b['y'])

@@ -18,16 +18,6 @@ def gradient_reversal(b, is_training):
 
 
 @tf.custom_gradient
-def _clip(x):
-  return tf.identity(x), lambda g: tf.clip_by_value(g, -0.02, 0.02)
-
-
-@case('exact', XY)
-def gradient_clipped_inside(b, is_training):
-  return ce(_clip(dense(b['x'], 4, 'd')), b['y'])
-
-
-@tf.custom_gradient
 def _unit(x):
   return tf.identity(x), lambda g: g / (tf.norm(g) + 1e-9)
 
@@ -71,14 +61,6 @@ def fgsm(b, is_training):
     loss = ce(dense(b['x'], 4, 'd'), b['y'])
     g = tf.gradients(tf.reduce_mean(loss), b['x'])[0]
     return loss + ce(dense(b['x'] + 0.1 * tf.sign(tf.stop_gradient(g)), 4, 'd'), b['y'])
-
-
-@case('exact', XY)
-def adversarial_direction(b, is_training):
-  with tf.variable_scope('net', reuse=tf.AUTO_REUSE):
-    loss = ce(dense(b['x'], 4, 'd'), b['y'])
-    g = tf.gradients(loss, b['x'])[0]
-    return loss + ce(dense(b['x'] + tf.stop_gradient(tf.nn.l2_normalize(g, 1)), 4, 'd'), b['y'])
 
 
 @case('coupled', XY)
@@ -135,14 +117,6 @@ def uncertainty_weights(b, is_training):
   z = dense(b['x'], 4, 'd')
   s = tf.get_variable('s', [2], initializer=tf.zeros_initializer())
   return tf.exp(-s[0]) * ce(z, b['y']) + tf.exp(-s[1]) * tf.reduce_sum(z * z, 1) + tf.reduce_sum(s)
-
-
-@case('exact', XY)
-def mixture_density(b, is_training):
-  z = dense(b['x'], 9, 'd')
-  pi, mu, s = tf.split(z, 3, 1)
-  y = tf.cast(b['y'], tf.float32)[:, None]
-  return -tf.reduce_logsumexp(tf.nn.log_softmax(pi) - s - 0.5 * tf.square((y - mu) * tf.exp(-s)), 1)
 
 
 @case('exact', XY)

@@ -59,16 +59,6 @@ def group_norm(b, is_training):
 
 
 @case('exact', IM)
-def group_norm_minus_one(b, is_training):
-  x = tf.transpose(conv(b['im'], 8, 'c'), [0, 3, 1, 2])
-  g = tf.reshape(x, [-1, 4, 2, 6, 6])
-  mean, var = tf.nn.moments(g, [2, 3, 4], keep_dims=True)
-  x = tf.reshape((g - mean) / tf.sqrt(var + 1e-5), tf.shape(x))
-  x.set_shape([None, 8, 6, 6])
-  return ce(dense(tf.reduce_mean(x * x, [2, 3]), 4, 'o'), b['y'])
-
-
-@case('exact', IM)
 def instance_norm(b, is_training):
   x = conv(b['im'], 4, 'c')
   mean, var = tf.nn.moments(x, [1, 2], keep_dims=True)
@@ -140,21 +130,9 @@ def softmax_over_batch(b, is_training):
 
 
 @case('coupled', XY)
-def l2_normalize_over_batch(b, is_training):
-  return ce(dense(tf.nn.l2_normalize(dense(b['x'], 5, 'd'), 0), 4, 'o'), b['y'])
-
-
-@case('coupled', XY)
 def standardize_by_std(b, is_training):
   x = dense(b['x'], 5, 'd')
   return ce(dense((x - tf.reduce_mean(x, 0)) / (tf.math.reduce_std(x, 0) + 1e-3), 4, 'o'), b['y'])
-
-
-@case('coupled', XY)
-def min_max_scaling(b, is_training):
-  x = dense(b['x'], 5, 'd')
-  lo, hi = tf.reduce_min(x, 0), tf.reduce_max(x, 0)
-  return ce(dense((x - lo) / (hi - lo + 1e-3), 4, 'o'), b['y'])
 
 
 @case('coupled', XY, tf1=True)

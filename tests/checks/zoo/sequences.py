@@ -251,19 +251,6 @@ def sampled_softmax(b, is_training):
   )
 
 
-@case('random', SEQ)
-def nce(b, is_training):
-  h = dense(tf.one_hot(b['s'][:, 0], 12), 6, 'd')
-  return tf.nn.nce_loss(
-    tf.get_variable('w', [12, 6]),
-    tf.get_variable('b', [12]),
-    tf.cast(b['t'][:, :1], tf.int64),
-    h,
-    4,
-    12,
-  )
-
-
 @case('random', XY)
 def noise_per_example(b, is_training):
   return ce(dense(b['x'] + 0.1 * tf.random.normal(tf.shape(b['x'])), 4, 'd'), b['y'])

@@ -16,14 +16,6 @@ def tf_metrics_auc(b, is_training):
 
 
 @case('coupled', XY)
-def tf_metrics_per_class(b, is_training):
-  z = dense(b['x'], 4, 'd')
-  _, up = tf.metrics.mean_per_class_accuracy(b['y'], tf.argmax(z, 1), 4)
-  update(up)
-  return ce(z, b['y'])
-
-
-@case('coupled', XY)
 def tf_metrics_returned(b, is_training):
   z = dense(b['x'], 4, 'd')
   _, up = tf.metrics.accuracy(b['y'], tf.argmax(z, 1))

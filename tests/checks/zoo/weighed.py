@@ -23,13 +23,6 @@ def focal_weighted_right(b, is_training):
   return towers.Weighted(f, b['m'] + 0.25)
 
 
-@case('exact', arrays('x', 'm'))
-def focal_per_example_positives(b, is_training):
-  z = dense(b['x'], 5, 'd')
-  f = tf.nn.sigmoid_cross_entropy_with_logits(labels=b['m'], logits=z)
-  return tf.reduce_sum(f * b['m'], 1) / tf.maximum(tf.reduce_sum(b['m'], 1), 1)
-
-
 @case('coupled', arrays('x', 'm'))
 def ssd_hard_negatives(b, is_training):
   z = dense(b['x'], 5, 'd')
@@ -78,22 +71,10 @@ def class_weights_of_batch(b, is_training):
 
 
 @case('coupled', XY)
-def weights_sum_to_one(b, is_training):
-  w = tf.exp(-tf.square(b['x'][:, 0]))
-  return tf.reduce_sum(ce(dense(b['x'], 4, 'd'), b['y']) * w / tf.reduce_sum(w))
-
-
-@case('coupled', XY)
 def advantage_normalised(b, is_training):
   r = b['x'][:, 0]
   a = (r - tf.reduce_mean(r)) / (tf.math.reduce_std(r) + 1e-6)
   return ce(dense(b['x'], 4, 'd'), b['y']) * a
-
-
-@case('coupled', XY)
-def baseline_is_batch_mean(b, is_training):
-  r = b['x'][:, 0]
-  return ce(dense(b['x'], 4, 'd'), b['y']) * tf.stop_gradient(r - tf.reduce_mean(r))
 
 
 @case('coupled', XY)
@@ -122,24 +103,10 @@ def cond_on_batch_accuracy(b, is_training):
 
 
 @case('coupled', XY)
-def where_on_batch_mean(b, is_training):
-  loss = ce(dense(b['x'], 4, 'd'), b['y'])
-  return loss * tf.where(tf.reduce_mean(loss) > 1.6, 2.0, 0.5)
-
-
-@case('coupled', XY)
 def root_mean_square_error(b, is_training):
   return tf.sqrt(
     tf.reduce_mean(tf.square(dense(b['x'], 1, 'd')[:, 0] - tf.cast(b['y'], tf.float32)))
   )
-
-
-@case('coupled', XY)
-def pearson_correlation(b, is_training):
-  s = dense(b['x'], 1, 'd')[:, 0]
-  t = tf.cast(b['y'], tf.float32)
-  s, t = s - tf.reduce_mean(s), t - tf.reduce_mean(t)
-  return 1 - tf.reduce_sum(s * t) / (tf.norm(s) * tf.norm(t) + 1e-6)
 
 
 @case('coupled', arrays('x', 'm'))
