@@ -11,6 +11,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests import ROOT
+from tests.harness import small
 from towers.training.faults.run_error import RunError
 
 NUM_FEATURES, NUM_CLASSES = 5, 3
@@ -39,11 +40,6 @@ def build(num_towers=2, validation=True, optimizer=None, **settings):
         model, validation=examples(11, 'validation') if validation else None,
         optimizer=optimizer or tf.train.MomentumOptimizer(0.1, 0.9), num_towers=num_towers,
         **settings)
-
-
-def read(program, session):
-  with program.graph.as_default():
-    return {variable.op.name: session.run(variable) for variable in tf.global_variables()}
 
 
 def test_every_part_of_the_straight_line_is_an_attribute():
@@ -146,7 +142,7 @@ def test_what_was_saved_goes_on_to_the_bit(settings, tmp_path):
     for _ in range(4):
       session.train()
     path = session.save(str(tmp_path))
-    expected = [session.train() for _ in range(5)], read(program, session)
+    expected = [session.train() for _ in range(5)], small.read_variables(program, session)
     assert session.restore(str(tmp_path)) == path and session.step == 4
     assert [session.train() for _ in range(5)] == expected[0]
   again = build(**settings)
@@ -154,7 +150,7 @@ def test_what_was_saved_goes_on_to_the_bit(settings, tmp_path):
     session.train()
     session.restore(str(tmp_path))
     assert [session.train() for _ in range(5)] == expected[0]
-    for name, value in read(again, session).items():
+    for name, value in small.read_variables(again, session).items():
       np.testing.assert_array_equal(value, expected[1][name])
 
 
@@ -183,10 +179,10 @@ def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
   program = build(train=examples(37, features=features), shuffle=False)
   with program.session() as session:
     session.train()
-    before = read(program, session)
+    before = small.read_variables(program, session)
     with pytest.raises(RunError, match='Step 2 is not finite: .*tower 0.*has changed no variable'):
       session.train()
-    after = read(program, session)
+    after = small.read_variables(program, session)
     assert session.step == 2 and np.isfinite(session.train()) and session.step == 3
   for name in ('weights', 'weights/Momentum'):
     np.testing.assert_array_equal(after[name], before[name])
@@ -260,6 +256,7 @@ import numpy as np
 import towers
 from tensorflow_v1 import tf
 from tests import ROOT
+from tests.harness import small
 def model(batch, is_training):
   return tf.square(batch[0] - tf.get_variable('w', []))
 program = towers.Program(model, train=towers.from_arrays(np.zeros(8, np.float32)), batch_size=4,

@@ -129,6 +129,18 @@ def killing(last):
   return kill
 
 
+def read_checkpoint(folder):
+  """Returns the tensors of a folder's newest checkpoint by name."""
+  reader = tf.train.load_checkpoint(str(folder))
+  return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def read_variables(program, session):
+  """Returns the global variables of a program, or of a `Run`, by name."""
+  with program.graph.as_default():
+    return session.run({variable.op.name: variable for variable in tf.global_variables()})
+
+
 class _Member:
   """Stands in for a worker that has met the others, which the tests call at once."""
 

@@ -1,7 +1,6 @@
 """Workers: what they send, and that all have the same state, votes and verdicts."""
 
 
-import numpy as np
 import pytest
 
 import towers
@@ -212,9 +211,7 @@ def test_the_chiefs_state_becomes_that_of_all():
 
 
 def everything(run):
-  with run.graph.as_default():
-    return {variable.op.name: np.asarray(run.session.run(variable))
-            for variable in tf.global_variables()}
+  return small.read_variables(run, run.session)
 
 
 def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():

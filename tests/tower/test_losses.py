@@ -134,6 +134,6 @@ def test_a_check_is_one_op_and_none_where_shapes_tell(examples, checks_per_tower
 @pytest.mark.nightly(but='3-False')
 @pytest.mark.parametrize('num_towers, may_be_empty', [(3, False), (4, True)])
 def test_values_are_cut_only_where_a_row_may_be_filler(num_towers, may_be_empty):
-  with Run(num_towers=num_towers) as run:
+  with Run(num_towers=num_towers, validates=True) as run:
     types = [op.type for op in run.graph.get_operations() if op.name.startswith('tower_1/')]
   assert ('StridedSlice' in types) == may_be_empty

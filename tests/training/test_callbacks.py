@@ -24,12 +24,8 @@ def model(batch, is_training):
   return small.model(batch, is_training)
 
 
-def build(num_towers=2, **settings):
-  with tf.Graph().as_default():
-    return towers.Program(
-        model, train=small.random_examples(13), num_towers=num_towers, device='cpu',
-        validation=small.random_examples(11, 'validation', seed=1), batch_size=6,
-        optimizer=tf.train.MomentumOptimizer(0.1, 0.9), **settings)
+def build(**settings):
+  return small.program(model, batch_size=6, shuffle=True, **settings)
 
 
 class Acts(towers.Callback):
@@ -69,8 +65,7 @@ def train(folder, callback=None, settings=None, **others):
 
 
 def read(folder):
-  reader = tf.train.load_checkpoint(str(folder))
-  return ({name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()},
+  return (small.read_checkpoint(folder),
           json.loads((folder / 'history.json').read_text())['validations'])
 
 

@@ -53,12 +53,9 @@ class Recorder(towers.Callback):
     self.closed += 1
 
 
-def build(model=small.model, accumulate='auto', num_towers=2, optimizer=None, **settings):
-  settings = dict(dict(train=small.random_examples(29), validation=small.random_examples(
-      11, 'validation', seed=1), batch_size=BATCH, device='cpu'), **settings)
-  with tf.Graph().as_default():
-    return towers.Program(model, accumulate=accumulate, num_towers=num_towers,
-                          optimizer=optimizer or tf.train.MomentumOptimizer(0.1, 0.9), **settings)
+def build(model=small.model, accumulate='auto', **settings):
+  return small.program(model, accumulate=accumulate, shuffle=True, **dict(
+      dict(train=small.random_examples(29), batch_size=BATCH), **settings))
 
 
 def train(program, folder, **settings):
@@ -67,12 +64,7 @@ def train(program, folder, **settings):
   settings = dict(dict(steps=NUM_STEPS, checkpoint_every='3steps', quiet=True), **settings)
   result = towers.train(program, checkpoint_dir=str(folder), callbacks=[recorder], **settings)
   assert recorder.closed == 1
-  return recorder, result, read_checkpoint(folder)
-
-
-def read_checkpoint(folder):
-  reader = tf.train.load_checkpoint(str(folder))
-  return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+  return recorder, result, small.read_checkpoint(folder)
 
 
 @functools.lru_cache(maxsize=None)
@@ -151,10 +143,10 @@ def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(
   with monkeypatch.context() as patch, pytest.raises(Interrupted, match='SIGTERM: 4'):
     patch.setattr('towers.training.run.take_in_more', end)
     train(build(short_of_memory(later(at=16))), tmp_path)
-  assert read_checkpoint(tmp_path)['global_step'] == 4
+  assert small.read_checkpoint(tmp_path)['global_step'] == 4
   with tf.Graph().as_default():
     towers.train(build(accumulate=2), checkpoint_dir=str(tmp_path), steps=NUM_STEPS, quiet=True)
-  small.assert_same_weights(read_checkpoint(tmp_path), undisturbed()[2])
+  small.assert_same_weights(small.read_checkpoint(tmp_path), undisturbed()[2])
 
 
 class FailsInTheMiddle(tf.train.MomentumOptimizer):
@@ -337,7 +329,7 @@ def uncapped():
   """The last checkpoint of one tower with enough memory."""
   with tempfile.TemporaryDirectory() as folder:
     run_capped(folder, '0')
-    return read_checkpoint(folder)
+    return small.read_checkpoint(folder)
 
 
 @pytest.mark.nightly
@@ -346,7 +338,7 @@ def test_under_a_cap_of_memory_a_batch_of_4096_ends_as_without(tmp_path):
   run = run_capped(tmp_path, '100', num_towers=2)
   told = [line for line in run.stdout.splitlines() if line.startswith('out of memory')]
   assert [re.search(r'goes on from there in (\d) micro', line)[1] for line in told] == ['2', '4']
-  capped = read_checkpoint(tmp_path)
+  capped = small.read_checkpoint(tmp_path)
   small.assert_same_weights(capped, uncapped())
   assert capped['global_step'] == 4 and capped['examples_seen'] == 10000 + 4096
 
@@ -363,4 +355,4 @@ def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
                     f'--restarts={8 if CRASHES else 0}', '--', sys.executable)
   assert 'worker 1 ended with exit code 76' in both.stderr
   assert 'launch: goes on with 2 of 2 workers from the last checkpoint' in both.stderr
-  small.assert_same_weights(read_checkpoint(tmp_path), uncapped())
+  small.assert_same_weights(small.read_checkpoint(tmp_path), uncapped())

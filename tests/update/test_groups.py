@@ -42,21 +42,16 @@ def build(num_towers, model=small.model, **settings):
     return towers.Program(model, train=small.random_examples(13), num_towers=num_towers, **settings)
 
 
-def read(program, session):
-  with program.graph.as_default():
-    return {variable.op.name: session.run(variable) for variable in tf.global_variables()}
-
-
 def train(num_towers, **settings):
   """Returns all variables before the first step and after the last."""
   program = build(num_towers, **settings)
   with program.session() as session:
-    initial = read(program, session)
+    initial = small.read_variables(program, session)
     for _ in range(NUM_STEPS):
       session.train()
     if program.replicas:
       assert session.run(program.replicas.same).all()
-    return initial, read(program, session)
+    return initial, small.read_variables(program, session)
 
 
 def train_by_hand(groups, initial, *, num_steps=NUM_STEPS, refuses=False):
@@ -190,14 +185,14 @@ def test_a_group_acts_in_every_third_step(num_towers, refuses, settings, tmp_pat
 
   program = make()
   with program.session() as session:
-    initial = read(program, session)
+    initial = small.read_variables(program, session)
     train_on(session, 4)
     session.save(str(tmp_path))
   program = make()
   with program.session() as session:
     session.restore(str(tmp_path))
     train_on(session, 4)
-    trained = read(program, session)
+    trained = small.read_variables(program, session)
   assert trained['global_step'] == 8
   expected = train_by_hand([
       (['hidden/weights', 'hidden/biases'], 'adam', 1, 3),

@@ -79,12 +79,6 @@ def model(batch, is_training):
   return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
 
 
-def read_all(run):
-  with run.graph.as_default():
-    variables = tf.global_variables()
-    return dict(zip([variable.op.name for variable in variables], run.session.run(variables)))
-
-
 @pytest.mark.nightly(but=['index', 'whole'])
 @pytest.mark.parametrize('kind', ['v1', 'v2', 'folder', 'index', 'weights', 'whole'])
 def test_any_file_starts_the_weights_to_the_bit(files, kind):
@@ -93,7 +87,8 @@ def test_any_file_starts_the_weights_to_the_bit(files, kind):
     assert_same_weights(run.weights(), WEIGHTS, tolerance=0)
     assert run.counters() == [0, 0]
     assert re.search(r'matched +4 ', run.table) and re.search(r'new +0\n', run.table)
-    others = [value for name, value in read_all(run).items() if 'Adam' in name]
+    others = [value for name, value in small.read_variables(run, run.session).items()
+              if 'Adam' in name]
     assert len(others) == 8 and not np.any(list(map(np.any, others)))
 
 
@@ -114,7 +109,7 @@ def test_the_parts_of_a_variable_start_from_a_checkpoint_that_has_it_whole(tmp_p
 def test_all_towers_start_and_train_alike(files, num_towers, placement, settings):
   def train(**settings):
     with Run(model=model, init_from=files['v2'], init_map='net/=', **settings) as run:
-      started = read_all(run)
+      started = small.read_variables(run, run.session)
       for name, value in dict(VALUES, slow=VALUES['hidden/weights']).items():
         assert np.array_equal(started[name], value), name
       if run.program.replicas:
@@ -122,7 +117,8 @@ def test_all_towers_start_and_train_alike(files, num_towers, placement, settings
       for _ in range(3):
         run.train()
       run.steps.check_replicas()
-      assert np.array_equal(read_all(run)['norm/moving_mean'], VALUES['norm/moving_mean'])
+      found = small.read_variables(run, run.session)
+      assert np.array_equal(found['norm/moving_mean'], VALUES['norm/moving_mean'])
       return run.weights()
 
   expected = train(num_towers=1)
@@ -168,7 +164,7 @@ def trained(tmp_path):
   with program.session() as session:
     for _ in range(3):
       session.train()
-    return session.save(str(tmp_path / 'before')), test_program.read(program, session)
+    return session.save(str(tmp_path / 'before')), small.read_variables(program, session)
 
 
 def test_a_session_reads_the_file_unless_it_restores(trained, tmp_path, capsys):
@@ -177,16 +173,16 @@ def test_a_session_reads_the_file_unless_it_restores(trained, tmp_path, capsys):
   with program.session() as session:
     session.validate()
     assert 'initial weights: ' + path in capsys.readouterr().out
-    started = test_program.read(program, session)
+    started = small.read_variables(program, session)
     assert np.array_equal(started['weights'], values['weights'])
     assert not started['weights/Momentum'].any() and started['global_step'] == 0
     session.train()
     session.save(str(tmp_path / 'after'))
-    after = test_program.read(program, session)
+    after = small.read_variables(program, session)
   shutil.rmtree(os.path.dirname(path))
   with program.session() as session:
     session.restore(str(tmp_path / 'after'))
-    assert_same_weights(test_program.read(program, session), after, tolerance=0)
+    assert_same_weights(small.read_variables(program, session), after, tolerance=0)
     session.train()
   with program.session() as session:
     for _ in range(2):  # It does not go on with random weights.

@@ -85,10 +85,9 @@ def test_tracing_does_not_change_training(tmp_path, settings):
     folder, curves = str(tmp_path / name), str(tmp_path / name / 'curves')
     losses = traced(tmp_path / f'{name}.json', trace_steps, settings=settings,
                     checkpoint_dir=folder, summary_dir=curves, summary_every='3steps')
-    reader = tf.train.load_checkpoint(folder)
     points = test_summaries.exact(test_summaries.read(curves))
-    return losses, points, {variable: reader.get_tensor(variable).tolist()
-                            for variable in reader.get_variable_to_shape_map()}
+    return losses, points, {variable: value.tolist()
+                            for variable, value in small.read_checkpoint(folder).items()}
 
   # Step 3 is measured and traced at once.
   found = train('traced', '2:3')
