@@ -160,10 +160,8 @@ def check_refused_step(**settings):
     return {name for name, value in after.items() if not np.array_equal(value, start[name])}
 
 
-@pytest.mark.parametrize('name, num_towers', [
-    pytest.param(name, num_towers, marks=[
-        *([] if number % 6 == num_towers else [pytest.mark.nightly])])
-    for number, name in enumerate(sorted(MODELS)) for num_towers in (1, 3)])
+@pytest.mark.parametrize('name', sorted(MODELS))
+@pytest.mark.parametrize('num_towers', [1, 3])
 def test_a_refused_step_changes_no_variable(name, num_towers):
   changed = check_refused_step(model=MODELS[name], num_towers=num_towers)
   assert any('verage' in name or 'moving' in name for name in changed)
@@ -172,9 +170,8 @@ def test_a_refused_step_changes_no_variable(name, num_towers):
 @pytest.mark.parametrize('name', ['moving average', 'loop', 'tf.layers'])
 @pytest.mark.parametrize('settings', [
     dict(num_towers=1, accumulate=2),
-    pytest.param(dict(num_towers=3, accumulate=2, placement='replicated', tower_build='clone'),
-                 marks=pytest.mark.nightly),
-    pytest.param(dict(num_towers=4, validation_tower=True), marks=pytest.mark.nightly)], ids=str)
+    dict(num_towers=3, accumulate=2, placement='replicated', tower_build='clone'),
+    dict(num_towers=4, validation_tower=True)], ids=str)
 def test_nor_with_micro_batches_replicas_or_a_validation_tower(settings, name):
   assert check_refused_step(model=MODELS[name], **settings)
 
@@ -189,11 +186,8 @@ def slowly_read(variable):
     return variable.read_value()
 
 
-@pytest.mark.parametrize('name, guard', [
-    ('moving average', True), ('group', True), ('loop', True), ('assign', False)] + [
-        pytest.param(name, guard, marks=pytest.mark.nightly) for name, guard in [
-            ('assign', True), ('cond', True), ('function', True), ('moving average', False),
-            ('group', False), ('cond', False), ('loop', False), ('function', False)]])
+@pytest.mark.parametrize('name', ['assign', 'cond', 'function', 'group', 'loop', 'moving average'])
+@pytest.mark.parametrize('guard', [False, True])
 def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatch):
   monkeypatch.setattr(
       towers, 'build_train_op', functools.partial(towers.update.apply.build_train_op, guard=guard))
@@ -228,8 +222,7 @@ IN_PLACE = dict({name: in_place(update) for name, update in UPDATES.items()},
                 slim=slim_norm(updates_collections=None))
 
 
-@pytest.mark.parametrize('name', small.nightly_but(
-    ['assign', 'slim', 'loop in cond'], sorted(IN_PLACE)))
+@pytest.mark.parametrize('name', sorted(IN_PLACE))
 def test_an_update_in_place_is_undone(name):
   is_switched = name in ('cond', 'loop in cond', 'slim')
   changed = check_refused_step(model=IN_PLACE[name], num_towers=1, validates=is_switched)

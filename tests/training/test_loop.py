@@ -208,7 +208,7 @@ def test_the_best_of_a_validation_tower_is_saved_as_it_was_measured(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize('validation_tower', [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.parametrize('validation_tower', [False, True])
 def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
   settings = dict(learning_rate=1.5, num_towers=3, validation_tower=validation_tower)
   options = dict(total_steps=40, validate_every=2, patience=3, save_every=3)

@@ -47,8 +47,7 @@ def read_all(examples):
 
 
 @pytest.mark.nightly(but='cifar10-3')
-@pytest.mark.parametrize('kind, channels', [
-    ('idx', 1), ('cifar10', 3), pytest.param('npy', 3, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize('kind, channels', [('idx', 1), ('cifar10', 3), ('npy', 3)])
 def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
   source, to = tmp_path / 'source', tmp_path / 'to'
   source.mkdir()

@@ -65,7 +65,7 @@ def test_records_keep_their_order_and_their_labels(tmp_path, policy):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize('augment', [pytest.param('cifar', marks=pytest.mark.nightly), 'imagenet'])
+@pytest.mark.parametrize('augment', ['cifar', 'imagenet'])
 def test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_resume(tmp_path, augment):
   _, examples = examples_of(tmp_path, augment=augment)
   expected = take(examples, num_steps=6)
@@ -200,9 +200,9 @@ UNDECODABLE = BAD[12][0]
 @pytest.mark.nightly
 @pytest.mark.parametrize('undecodable, unreadable', [
     ([0, 1, 31, 32, 63, 69], [2, 33]),         # Beginnings and ends of chunks of 32.
-    pytest.param(range(32), [], marks=pytest.mark.nightly),  # A chunk in which nothing is left,
-    pytest.param(range(40, 70), [39], marks=pytest.mark.nightly),  # and one that ends so.
-    pytest.param([5, 6, 9, 40], [4, 7, 41, 42, 69], marks=pytest.mark.nightly),
+    (range(32), []),                           # A chunk in which nothing is left,
+    (range(40, 70), [39]),                     # and one that ends so.
+    ([5, 6, 9, 40], [4, 7, 41, 42, 69]),
 ], ids=str)
 def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
   contents = [example(image=content, label=number + 1) for number, content in enumerate(jpegs(70))]
