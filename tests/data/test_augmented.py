@@ -81,7 +81,7 @@ MAKERS = [of_arrays, of_records, of_data_set, of_folder]
 
 
 @pytest.mark.parametrize('make, mode, num_towers', nightly_but(
-    [(of_records, 'shard', 2)],
+    [(of_records, 'next', 3)],
     [(make, mode, num_towers) for make in MAKERS
      for mode, num_towers in (('split', 3), ('next', 3), ('shard', 2), ('shard', 8))]))
 def test_every_shape_draws_the_same_for_each_example(make, mode, num_towers, tmp_path):

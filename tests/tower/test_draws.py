@@ -110,7 +110,7 @@ def one_tower(name):
   return train(name)
 
 
-@pytest.mark.nightly(but=['together-2', 'together-3'])
+@pytest.mark.nightly(but='together-2')
 @pytest.mark.parametrize('name, point', itertools.product(DRAWS, POINTS), ids=lambda value: (
     value if isinstance(value, str) else str(value[0])))
 def test_towers_draw_what_one_tower_draws(name, point):

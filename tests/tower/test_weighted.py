@@ -55,6 +55,7 @@ def train(model, **settings):
     return losses, run.weights(), run.validate()[0]
 
 
+@pytest.mark.nightly(but=['weighted', 'of losses'])
 @pytest.mark.parametrize('model', [
     weighted, changed(lambda losses, weights: (losses, weights)),
     # No gradient goes through weights.
