@@ -275,7 +275,7 @@ def _run_beside(fed) -> List[List[Values]]:
                                weights=sums.weights, gradients=[], update_ops=[])
     size = min(fed.size, _FEW)
     again = FedTower(tower, session, [*(row[:size] for row in fed.rows), size], moves_state=True)
-    again.prepare(feeds_moments=False)
+    again.prepare()
     return [[again.run(np.concatenate([again.index] * times), layout) for times in (1, 2)]
             for layout in LAYOUTS[:2 if again.by_row else 1]]  # As it is, it lacks rows.
 
