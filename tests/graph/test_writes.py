@@ -16,9 +16,6 @@ from towers.base.usage_error import UsageError
 from towers.graph import writes
 from towers.training.stepping.not_finite import NotFinite
 
-# Each TensorFlow has ops of its own.
-pytestmark = pytest.mark.nightly
-
 TRAIN = small.random_examples(16)
 POISONED = faults.poison(TRAIN, test_guard.ROW)
 
@@ -160,6 +157,7 @@ def check_refused_step(**settings):
     return {name for name, value in after.items() if not np.array_equal(value, start[name])}
 
 
+@pytest.mark.nightly(but='3-moving average')
 @pytest.mark.parametrize('name', sorted(MODELS))
 @pytest.mark.parametrize('num_towers', [1, 3])
 def test_a_refused_step_changes_no_variable(name, num_towers):
@@ -167,6 +165,7 @@ def test_a_refused_step_changes_no_variable(name, num_towers):
   assert any('verage' in name or 'moving' in name for name in changed)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('name', ['moving average', 'loop', 'tf.layers'])
 @pytest.mark.parametrize('settings', [
     dict(num_towers=1, accumulate=2),
@@ -186,6 +185,7 @@ def slowly_read(variable):
     return variable.read_value()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('name', ['assign', 'cond', 'function', 'group', 'loop', 'moving average'])
 @pytest.mark.parametrize('guard', [False, True])
 def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatch):
@@ -222,6 +222,7 @@ IN_PLACE = dict({name: in_place(update) for name, update in UPDATES.items()},
                 slim=slim_norm(updates_collections=None))
 
 
+@pytest.mark.nightly(but='assign')
 @pytest.mark.parametrize('name', sorted(IN_PLACE))
 def test_an_update_in_place_is_undone(name):
   is_switched = name in ('cond', 'loop in cond', 'slim')
@@ -267,6 +268,7 @@ def measures_totals(batch, is_training):
 ASSIGNS = in_place(UPDATES['assign'])
 
 
+@pytest.mark.nightly(but='settings1-of 2 towers')
 @pytest.mark.parametrize('settings, words', [
     (dict(model=ASSIGNS, num_towers=3),
      'op tower_0/AssignAddVariableOp changes the variable average while the loss is computed, so '
@@ -291,6 +293,7 @@ def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):
     Run(**dict(dict(num_towers=2), **settings))
 
 
+@pytest.mark.nightly
 def test_averages_of_tensors_have_names_without_a_tower():
   with Run(model=averages_a_tensor, num_towers=3) as run:
     run.steps.train()
@@ -298,11 +301,13 @@ def test_averages_of_tensors_have_names_without_a_tower():
         variable.op.name.rstrip('/') for variable in run.graph.get_collection('variables')}
 
 
+@pytest.mark.nightly
 def test_towers_that_share_weights_may_clip_them():
   with Run(model=clips_weights, num_towers=2) as run:
     run.steps.train()
 
 
+@pytest.mark.nightly
 def test_reads_are_not_writes():
   with tf.Graph().as_default() as graph:
     variable, index = average(), tf.constant([1])
@@ -315,6 +320,7 @@ def test_reads_are_not_writes():
     assert names == {'average/Assign', 'ref/Assign'}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('name', ['tf.layers', 'group', 'loop', 'averaged weights'])
 def test_the_search_does_not_walk_through_the_net(name, monkeypatch):
   walked = []
