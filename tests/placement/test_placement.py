@@ -234,12 +234,13 @@ def test_what_xla_compiles_on_cpus_is_rewritten_before(flags, is_rewritten, monk
 
 def test_the_device_table_adds_up():
   with Run(num_towers=2, placement='balanced') as run, run.graph.as_default():
+    tf.Variable(0.0, use_resource=True)  # On no device, as what is made before a program.
     table = towers.format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),
                                        ['tower 0', 'tower 1'])
     lines = table.splitlines()
-    assert len(lines) == 3
-    assert sum(int(line.split()[-2]) for line in lines[1:]) == len(tf.global_variables()) == 10
-    assert sum(int(line.split()[-1]) for line in lines[1:]) == 2 * 4 * (20 + 4 + 12 + 3) + 2 * 8
+    assert len(lines) == 4
+    assert sum(int(line.split()[-2]) for line in lines[1:]) == len(tf.global_variables()) == 11
+    assert sum(int(line.split()[-1]) for line in lines[1:]) == 2 * 4 * (20 + 4 + 12 + 3) + 2 * 8 + 4
 
 
 def test_auto_takes_gpus_and_says_so_where_there_is_none(monkeypatch):

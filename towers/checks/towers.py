@@ -229,7 +229,8 @@ def _find_normalised(trial) -> List[str]:
   if not averages or (shared and program.settings['batch_norm'] == 'sync'):
     return []
   return [f'Batch normalisation takes the moments of each tower\'s own batch ({averages[0]}): '
-          'towers.tower.batch_norm_layer with batch_norm=sync takes those of the global batch.']
+          'towers.tower.batch_norm_layer.batch_norm with batch_norm=sync takes those of the global '
+          'batch.']
 
 
 def _find_reason(rows) -> str:

@@ -94,11 +94,12 @@ def _check(kind, tower):
     raise UsageError(f'Nothing updates {averages[0]} and {len(averages) - 1} more moving averages, '
                      'so that validation would use their initial values: add their updates to '
                      'tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer its `updates`), or '
-                     'use towers.tower.batch_norm_layer.')
+                     'use towers.tower.batch_norm_layer.batch_norm.')
   if kind != 'first' and averages and not match_towers(BATCH_MOMENTS, [tower.scope]):
     raise UsageError(f'batch_norm={kind} needs layers that share their sums between towers, as '
-                     f'towers.tower.batch_norm_layer does; the model\'s own, with {averages[0]}, '
-                     'do not: use batch_norm=first, or towers.tower.batch_norm_layer.')
+                     f'towers.tower.batch_norm_layer.batch_norm does; the model\'s own, with '
+                     f'{averages[0]}, do not: use batch_norm=first, or '
+                     'towers.tower.batch_norm_layer.batch_norm.')
 
 
 def is_moving_average(variable: Union[Variable, Operation]) -> bool:
