@@ -46,11 +46,11 @@ _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _FEW = 4
 # What Python needs to build an op of a model.
 _OP_SECONDS = 2e-4
-FIX = ('For batch normalisation use towers.tower.batch_norm_layer.batch_norm with batch_norm=sync; '
-       'for a mean by weights return towers.Weighted(losses, weights). What a loss needs of the '
-       'whole batch is the sum towers.all_sum(tf.reduce_sum(x, 0)), in place of '
-       'tf.reduce_sum(x, 0), or its rows towers.all_rows(x), in place of x. Inside of a model take tf.gradients of '
-       'values per example or of their sum.')
+FIX = ('For batch normalisation use towers.tower.batch_norm_layer.batch_norm with '
+       'batch_norm=sync; for a mean by weights return towers.Weighted(losses, weights). What a '
+       'loss needs of the whole batch is the sum towers.all_sum(tf.reduce_sum(x, 0)), in place '
+       'of tf.reduce_sum(x, 0), or its rows towers.all_rows(x), in place of x. Inside of a '
+       'model take tf.gradients of values per example or of their sum.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
