@@ -47,8 +47,6 @@ CASES: Dict[str, Dict[str, Any]] = {
     'XLA': dict(xla='on'),
     'next': dict(input_mode='next'),
     'shard': dict(input_mode='shard'),
-    'no staging': dict(staging_depth=0),
-    'staging 2': dict(staging_depth=2),
 }
 _DEFAULT_CASES = ['mixed', 'defaults']
 # Each changes settings, an environment, or a part of a step (see `ablated`).

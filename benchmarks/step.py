@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import sys
 import time
-from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from benchmarks.harness import step_table
@@ -44,11 +43,10 @@ _SECONDS_TO_SETTLE = 0.05
 
 def measure(task: Task, kinds: Sequence[str], *, rounds: int, seconds: float,
             limit_seconds: float = 600,
-            environments: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> Dict[str, Any]:
+            environments: Optional[Mapping[str, Mapping[str, str]]] = None) -> Dict[str, Any]:
   """Returns the times of each kind's steps in each round, with its set-up time, memory and losses.
 
-  A turn takes about `seconds`; no answer is waited for longer than `limit_seconds`. `environments`
-  has what is set for some kinds.
+  A turn takes about `seconds`, an answer at most `limit_seconds`; kinds may have `environments`.
   """
   line: Dict[str, Any] = dict(net=task.net, num_towers=task.num_towers, batch_size=task.batch_size,
                               absent={}, failed={}, kinds={}, versions={})
@@ -59,7 +57,7 @@ def measure(task: Task, kinds: Sequence[str], *, rounds: int, seconds: float,
       with _noted(line, kind):
         # One after another, so that set-ups do not slow each other down.
         process = StepProcess(kind, its_task, limit_seconds=limit_seconds,
-                              environment=environments.get(kind))
+                              environment=(environments or {}).get(kind))
         opened.callback(process.end)
         report = process.check(CHECKED_STEPS)
         line['versions'].update(report['versions'])
