@@ -74,6 +74,6 @@ print(os.environ[{NAME!r}], uses_persistent_batch_norm())
   assert done.stdout.split() == [expected, str(expected == '1')]
 
 
-@pytest.mark.skipif(not load.CHOOSES_BATCH_NORM, reason='whoever started this process chose')
+@pytest.mark.skipif(not load.CHOOSES_BATCH_NORM, reason='the environment has chosen')
 def test_batches_are_normalised_by_the_fast_kernels_by_default():
   assert uses_persistent_batch_norm()

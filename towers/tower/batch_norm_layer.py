@@ -243,8 +243,9 @@ def _pass_to_chosen(op, gradient):
   """Leaves gradients of training to the kernel by the batch."""
   if _trains[-1]:
     return None, gradient, None
-  return [None, *(tf.raw_ops.Select(condition=op.inputs[0], x=x, y=y) for x, y in (
-      (gradient, tf.zeros_like(gradient)), (tf.zeros_like(gradient), gradient)))]
+  is_training, zeros = op.inputs[0], tf.zeros_like(gradient)
+  return (None, tf.raw_ops.Select(condition=is_training, x=gradient, y=zeros),
+          tf.raw_ops.Select(condition=is_training, x=zeros, y=gradient))
 
 
 @tf.RegisterGradient('BatchNormMerge')

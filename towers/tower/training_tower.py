@@ -7,10 +7,10 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.placement.set_values import keep_set_values
 from towers.placement.variables import (
-  check_reads,
-  check_shared,
-  freeze_variables,
-  seed_made_before,
+    check_reads,
+    check_shared,
+    freeze_variables,
+    seed_made_before,
 )
 from towers.tower.apart import check_apart
 from towers.tower.cloning.recording import Recording

@@ -45,8 +45,9 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
       f'{describe_batch(program.plan)}',
       '; '.join(filter(None, [_join('model: ', name, _count(num_weights, 'weight')), update]))]
   if program.precision is not None:
-    is_compiled = compiles_by_default(devices.kind, program.settings['precision'])
-    lines.append(describe_precision(program.precision) + ', compiled by XLA' * is_compiled)
+    lines.append(describe_precision(program.precision))
+    if compiles_by_default(devices.kind, program.settings['precision']):
+      lines[-1] += ', compiled by XLA'
   if program.towers[0].recomputed is not None:
     lines.append(describe_recomputed(program.towers[0].recomputed))
   if program.averages is not None:
