@@ -237,7 +237,7 @@ def test_a_step_that_fails_is_reported_with_the_op():
 
 
 def test_a_setting_that_cannot_be_is_an_error():
-  with pytest.raises(UsageError, match='batch_norm is'):
+  with pytest.raises(UsageError, match='batch_norm='):
     check(small.model, batch_norm='all', is_training=False)
   with pytest.raises(UsageError, match='device='):
     check(small.model, device='tpu')

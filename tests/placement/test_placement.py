@@ -281,5 +281,5 @@ def test_devices_have_an_index_which_collectives_need(part, name):
 
 
 def test_an_unknown_placement_is_refused():
-  with pytest.raises(UsageError, match="variables is 'everywhere': choose one of auto, host"):
+  with pytest.raises(UsageError, match="variables=everywhere: choose one of auto, host"):
     towers.build_variable_store(placement='everywhere', devices=[HOST])

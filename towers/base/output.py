@@ -25,12 +25,9 @@ def write_line(text: str, stream: Optional[Any] = None) -> None:
 
 
 def write(text: str, stream: Optional[Any] = None, *, waits: bool = False) -> None:
-  """Writes text to a stream, or to `sys.stdout`, or loses it.
+  """Writes text, with its line ends, to a stream, or to `sys.stdout`, or loses it.
 
-  Args:
-    text: with its line ends.
-    stream: to write to.
-    waits: for the reader, however long it takes: for results, which nobody wants to lose.
+  It `waits` for the reader, however long that takes, for results, which nobody wants to lose.
   """
   stream = sys.stdout if stream is None else stream
   if stream is None:  # Closed before Python began.

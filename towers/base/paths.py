@@ -20,12 +20,7 @@ _LOCAL_FILE = re.compile(r'file:(?://(?:localhost)?)?(/(?!/).*)', re.IGNORECASE 
 def check_local_path(name: str, path: Union[str, bytes, 'os.PathLike[str]']) -> None:
   """Refuses a path with a scheme, such as gs://bucket/run, and one that is not UTF-8.
 
-  Args:
-    name: of the setting, for the message.
-    path: which need not exist.
-
-  Raises:
-    UsageError: names the setting, the path and the fix.
+  It need not exist; `name` is that of the setting, for the message.
   """
   text = os.fsdecode(path)
   try:

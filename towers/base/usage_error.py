@@ -5,7 +5,7 @@ prints it to stderr without a stack trace and exits with code 2. Any other excep
 """
 
 import inspect
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, Collection, List, Sequence, Tuple
 
 _SHOWN = 8
 
@@ -22,6 +22,12 @@ class UsageError(ValueError):
   _render_traceback_ = show_message
 
   exit_code = 2
+
+
+def check_choice(setting: str, value: Any, choices: Collection[Any]) -> None:
+  """Refuses a value of a setting that is none of its choices."""
+  if value not in choices:
+    raise UsageError(f"{setting}={value}: choose one of {', '.join(choices)}.")
 
 
 def check_same_number(first: int, of_first: str, second: int, of_second: str, *, fix: str) -> None:

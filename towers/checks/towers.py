@@ -17,7 +17,7 @@ import numpy as np
 from tensorflow_v1 import tf
 from towers.arguments import with_known_names
 from towers.base.reason import find_reason
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 from towers.checks.comparison import INCONCLUSIVE, Difference, compare, find_norm
 from towers.checks.law import FIX, find_coupling
 from towers.checks.repeats import find_change
@@ -25,7 +25,7 @@ from towers.checks.trial import END, GRADIENT, INPUT, LOSS, START, Trial
 from towers.data.examples import Examples
 from towers.graph.source import format_op
 from towers.placement.devices import build_devices
-from towers.tower.batch_norm import check_kind, is_moving_average
+from towers.tower.batch_norm import BATCH_NORMS, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.model_call import Model
 
@@ -105,7 +105,7 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
     UsageError: a model of which one tower cannot be built or run, too few GPUs, or impossible
       sizes.
   """
-  check_kind(batch_norm)
+  check_choice('batch_norm', batch_norm, BATCH_NORMS)
   kind = build_devices(max(num_towers, 1), device).kind
 
   def build(count):

@@ -12,7 +12,7 @@ import threading
 from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 from towers.base.output import write_line
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 
 POLICIES = ('fail', 'skip')
 # More lines do not help; the summary has all counts.
@@ -38,8 +38,7 @@ class BadRecords:
     Raises:
       UsageError: an unknown policy.
     """
-    if policy not in POLICIES:
-      raise UsageError(f"on_bad_record is {policy!r}: choose one of {', '.join(POLICIES)}.")
+    check_choice('on_bad_record', policy, POLICIES)
     self.policy = policy
     self.failure: Optional[str] = None
     self.on_failure: Callable[[str], Any] = lambda message: None

@@ -13,10 +13,8 @@ def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
                  nodes: Optional[Mapping[str, Any]] = None) -> List[Any]:
   """Returns the static shapes of tensors of the default graph; no op is added to it, nothing runs.
 
-  Args:
-    tensors: any.
-    shapes: of the inputs, by name; what these are computed from is left out.
-    nodes: the graph's by name, if they are at hand.
+  The `shapes` are of the inputs, by name; what these are computed from is left out. The graph's
+  `nodes`, by name, save time where they are at hand.
 
   Raises:
     ValueError: an op cannot have such inputs.

@@ -1,8 +1,13 @@
 """Walks over a graph: what an op needs, what needs it, what may not run, and what it calls."""
 
-from typing import Any, Container, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Container, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
-from tensorflow_v1 import Operation
+from tensorflow_v1 import Operation, tf
+
+
+def list_sources(op: Operation) -> List[Operation]:
+  """Returns the ops that an op waits for, by inputs and control inputs."""
+  return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
 def find_needed(roots: Iterable[Operation],
@@ -11,7 +16,6 @@ def find_needed(roots: Iterable[Operation],
   """Returns the roots and all ops that they need, by inputs and control inputs.
 
   Args:
-    roots: where to begin.
     within: the only ops to walk through, or None for all. To ask whether a root needs an op, the
       op's dependents are enough, and spare a walk through the rest of a deep net.
     without: ops that are left out, with all that is needed through them alone.
@@ -22,31 +26,54 @@ def find_needed(roots: Iterable[Operation],
     op = pending.pop()
     if op not in needed and op not in without and (within is None or op in within):
       needed.add(op)
-      pending.extend(tensor.op for tensor in op.inputs)
-      pending.extend(op.control_inputs)
+      pending.extend(list_sources(op))
   return needed
 
 
 def find_dependents(ops: Iterable[Operation], by_control: bool = True,
+                    within: Optional[Container[Operation]] = None,
                     without: Container[Operation] = ()) -> Set[Operation]:
   """Returns `ops` and all ops that need any of them.
 
   Args:
-    ops: where to begin.
     by_control: whether to follow control inputs too, not inputs alone.
+    within: the only ops to walk through, or None for all.
     without: ops that are left out, with all that needs `ops` through them alone.
   """
   dependents: Set[Operation] = set()
   pending = list(ops)
   while pending:
     op = pending.pop()
-    if op not in dependents and op not in without:
+    if op not in dependents and op not in without and (within is None or op in within):
       dependents.add(op)
       for tensor in op.outputs:
         pending.extend(tensor.consumers())
       if by_control:
         pending.extend(op._control_outputs)
   return dependents
+
+
+def sort(ops: Set[Operation]) -> List[Operation]:
+  """Returns ops in an order in which they can run, and as near as can be to that in the graph.
+
+  Stateless twins of random ops are made after the ops that take them. What leads back to the
+  beginning of a loop comes before the turn that it ends.
+  """
+  order: Dict[Operation, None] = {}
+  begun: Set[Operation] = set()
+  for root in sorted(ops, key=lambda op: op._id):
+    pending = [root]
+    while pending:
+      op = pending[-1]
+      if op not in begun:
+        begun.add(op)
+        if not op.type.endswith('NextIteration'):
+          pending += [source for source in list_sources(op)
+                      if source in ops and source not in begun]
+      else:
+        pending.pop()
+        order.setdefault(op)
+  return list(order)
 
 
 def find_dead(ops: Sequence[Operation]) -> Set[Operation]:
@@ -78,3 +105,16 @@ def walk_called(graph: Any, node: Any) -> Iterator[Tuple[str, Any]]:
       for inner in graph._get_function(name).definition.node_def:
         yield name, inner
         pending += find_called(graph, inner)
+
+
+def list_ops(values: Iterable[Any]) -> List[Operation]:
+  """Returns the ops of tensors, IndexedSlices, ops and what a graph takes for one; skips None."""
+  graph = tf.get_default_graph()
+  ops = []
+  for value in values:
+    if isinstance(value, tf.IndexedSlices):
+      ops += [value.values.op, value.indices.op]
+    elif value is not None:
+      found = graph.as_graph_element(value, allow_tensor=True, allow_operation=True)
+      ops.append(found.op if isinstance(found, tf.Tensor) else found)
+  return ops

@@ -16,10 +16,11 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from tensorflow_v1 import Gradient, Graph, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_called, find_dependents, find_needed
+from towers.graph.walk import find_called, find_dependents, find_needed, list_ops
 
 _VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
-_READERS = frozenset((
+# Ops that take a variable and do not change it.
+READERS = frozenset((
     'ReadVariableOp', 'VarIsInitializedOp', 'VariableShape', 'ResourceGather', 'ResourceGatherNd',
     'DisableCopyOnRead', 'ReadVariableXlaSplitND', 'IsVariableInitialized'))
 # Ops that pass a handle, or a ref variable, on unchanged.
@@ -68,17 +69,17 @@ def find_step_writes(of_towers: Iterable[Optional[Gradient]], update_ops: Iterab
     update_ops: of the step: ops, or objects that a graph takes for ops.
     ends: tensors and ops, of towers or not, that no late write can precede.
   """
-  tower_ops, updates = _find_ops(of_towers), _find_ops(update_ops)
+  tower_ops, updates = list_ops(of_towers), list_ops(update_ops)
   writes = {write.op: write for write in find_writes(tf.get_default_graph())}
   for op in updates:
-    if op not in writes and op.type not in _READERS and op.op_def.is_stateful:
+    if op not in writes and op.type not in READERS and op.op_def.is_stateful:
       writes[op] = Write(op, [], [op])
 
   # A walk from the writes forward ends soon, since nothing waits for most of them. A walk back
   # through a deep net would take a second.
   after = find_dependents([op for write in writes.values() for op in [write.op] + write.entries])
   in_towers = find_needed(tower_ops, within=after)
-  awaited = in_towers | find_needed(_find_ops(ends), within=after)
+  awaited = in_towers | find_needed(list_ops(ends), within=after)
   updating = find_needed(updates, within=after)
 
   early: List[Write] = []
@@ -95,7 +96,7 @@ def find_step_writes(of_towers: Iterable[Optional[Gradient]], update_ops: Iterab
 
 def check_updates(update_ops: Iterable[Any]) -> None:
   """Raises UsageError for update ops inside of loops, for which nothing outside can wait."""
-  for op in _find_ops(update_ops):
+  for op in list_ops(update_ops):
     context = op._get_control_flow_context()
     if context is not None and op.type in ('Exit', 'RefExit'):
       context = context.outer_context  # A loop's results are outside of it.
@@ -108,17 +109,15 @@ def check_updates(update_ops: Iterable[Any]) -> None:
 
 def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> None:
   """Raises UsageError for early writes that would run more than once in a step."""
-  for write in writes.early:
+  often = 'for every micro-batch ' if accumulates else ''
+  for write in writes.early if num_towers > 1 or accumulates else ():
     for variable in write.variables:
-      fault = (f'The op {write.op.name} changes the variable {variable.name} while the loss is '
-               'computed')
-      fix = 'put it into tf.GraphKeys.UPDATE_OPS and do not let the loss wait for it'
-      if num_towers > 1 or accumulates:
-        often = 'for every micro-batch ' if accumulates else ''
-        raise UsageError(
-            f'{fault}, so that it would run {often}on each of {num_towers} towers in one step, in '
-            f'any order: {fix} (for slim and tf.layers leave updates_collections at its default), '
-            'or train with one tower and accumulate=1.')
+      raise UsageError(
+          f'The op {write.op.name} changes the variable {variable.name} while the loss is '
+          f'computed, so that it would run {often}on each of {num_towers} towers in one step, in '
+          'any order: put it into tf.GraphKeys.UPDATE_OPS and do not let the loss wait for it (for '
+          'slim and tf.layers leave updates_collections at its default), or train with one tower '
+          'and accumulate=1.')
 
 
 def check_replicated(writes: StepWrites) -> None:
@@ -136,10 +135,8 @@ def check_replicated(writes: StepWrites) -> None:
 def check_measuring(measured: Iterable[Tensor], is_validating: Optional[Tensor]) -> None:
   """Raises UsageError for early writes that would run in validation too.
 
-  Args:
-    measured: sums of the losses and metrics of towers that train and validate in turn.
-    is_validating: the placeholder that switches between the two; None for a tower that only
-      validates.
+  What is `measured` are sums of losses and metrics, of towers that train and validate in turn, as
+  the placeholder `is_validating` says, or, if that is None, that only validate.
   """
   for write in find_step_writes(measured).early:
     if is_validating is None or not _is_switched(write.op, is_validating):
@@ -162,11 +159,9 @@ def _is_switched(op, switch) -> bool:
 
 
 def find_writes(graph: Graph, variables: Optional[Iterable[Operation]] = None) -> List[Write]:
-  """Returns every op of a graph that changes a variable, even if no step runs it.
+  """Returns every op of a graph that changes one of the variables, even if no step runs it.
 
-  Args:
-    graph: any graph.
-    variables: the ops of the variables, or None for all.
+  These are ops; None for all of the graph.
   """
   changed: Dict[Any, List[Any]] = {}
   frames: Dict[Any, str] = {}
@@ -205,7 +200,7 @@ def _find_writers(variable):
 
 def _changes(op, tensor):
   """Returns whether an op that takes a variable by `tensor` changes it."""
-  if op.type in _READERS:
+  if op.type in READERS:
     return False
   indices = [index for index, value in enumerate(op.inputs) if value is tensor]
   if tensor.dtype._is_ref_dtype:
@@ -234,7 +229,7 @@ def _function_changes(graph, name, from_end):
   for node in definition.node_def:
     inputs = [value for value in node.input if not value.startswith('^')]
     uses = [len(inputs) - index for index, value in enumerate(inputs) if value in names]
-    if not uses or node.op in _READERS or node.op in _PASSES:
+    if not uses or node.op in READERS or node.op in _PASSES:
       continue
     functions = find_called(graph, node)
     if not functions or any(_function_changes(graph, inner, use)
@@ -245,16 +240,3 @@ def _function_changes(graph, name, from_end):
 
 def _get_frame(op) -> str:
   return op.get_attr('frame_name').decode()
-
-
-def _find_ops(values: Iterable[Any]) -> List[Any]:
-  """Returns the ops of tensors, IndexedSlices, ops and what a graph takes for one; skips None."""
-  graph = tf.get_default_graph()
-  ops = []
-  for value in values:
-    if isinstance(value, tf.IndexedSlices):
-      ops += [value.values.op, value.indices.op]
-    elif value is not None:
-      found = graph.as_graph_element(value, allow_tensor=True, allow_operation=True)
-      ops.append(found.op if isinstance(found, tf.Tensor) else found)
-  return ops

@@ -59,11 +59,6 @@ class Cluster(NamedTuple):
     host, _, port = self.addresses[rank].rpartition(':')
     return host.strip('[]'), int(port)
 
-  @property
-  def is_on_loopback(self) -> bool:
-    """Whether all workers are on this machine, and their addresses say so."""
-    return all(is_loopback(address) for address in self.addresses)
-
   def describe(self, rank: int) -> str:
     """Returns a worker in words: 'worker 1 (10.0.0.2:2222)'."""
     return f'worker {rank} ({self.addresses[rank]})'

@@ -34,8 +34,9 @@ from tensorflow_v1 import (
     broadcast,
     tf,
 )
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 from towers.graph.ordered_sum import add_all
+from towers.placement.host import is_gpu
 from towers.placement.packing import pack, plan_packs, unpack
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
@@ -85,15 +86,12 @@ class AllReduce(NamedTuple):
 
 def choose_collective(kind: str, devices: Sequence[str]) -> str:
   """Returns 'ring' or 'nccl'; `auto` is nccl where all devices are GPUs."""
-  if kind not in COLLECTIVES:
-    raise UsageError(f"collective={kind}: choose one of {', '.join(COLLECTIVES)}.")
-  has_gpus = all('GPU' in device for device in devices)
+  check_choice('collective', kind, COLLECTIVES)
+  has_gpus = all(map(is_gpu, devices))
   if kind == 'nccl' and not has_gpus:
     raise UsageError('collective=nccl runs on GPUs alone, and the towers stand on '
                      f"{', '.join(devices)}: use collective=ring.")
-  if kind != 'auto':
-    return kind
-  return 'nccl' if has_gpus else 'ring'
+  return kind if kind != 'auto' else 'nccl' if has_gpus else 'ring'
 
 
 def choose_wire(wire: str, *, num_workers: int) -> Optional[DType]:
@@ -101,8 +99,7 @@ def choose_wire(wire: str, *, num_workers: int) -> Optional[DType]:
 
   One worker sends nothing, whatever the wire: a run may go on with fewer workers.
   """
-  if wire not in WIRES:
-    raise UsageError(f"wire={wire}: choose one of {', '.join(WIRES)}.")
+  check_choice('wire', wire, WIRES)
   if wire != 'float32' and not SUMS_16_BITS:
     raise UsageError(f'wire={wire}, which TensorFlow {tf.__version__} cannot sum between '
                      'workers: use wire=float32, or TensorFlow 2.x.')
@@ -221,35 +218,30 @@ def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
                        num_shapes: int) -> Tensor:
   """Returns the sum of all workers' tensors on the host, whose shape each step chooses of several.
 
-  Args:
-    value: this worker's, not empty.
-    num_workers: all of them call this function.
-    shape_index: an int32 scalar below `num_shapes`, the same in all workers, one for each shape.
-    num_shapes: see above.
+  There is a `shape_index` for each, an int32 scalar below `num_shapes`, the same in all workers. No
+  tensor is empty.
   """
   _check_dtype(value)
-  keys = _make_keys(num_shapes, 'sum of one of several', value.shape.as_list(), value.dtype,
-                    num_workers)
-  value = tf.identity(value)
-  return all_reduce_one_of(value, shape_index=shape_index, group_size=num_workers,
-                           group_key=_VALUES + _code_of(value.device), instance_key=min(keys))
+  value, group = _join_group(value, num_workers, 'sum of one of several', num_shapes)
+  return all_reduce_one_of(value, shape_index=shape_index, **group)
 
 
-def sum_of_workers(value: Tensor, *, num_workers: int, key: Optional[int] = None) -> Tensor:
-  """Returns the sum of all workers' tensors, on the device where it is called.
-
-  A graph that is not the program's has a `key` below 2 ** 30 that no other graph has.
-  """
-  if key is None:
-    [key] = _make_keys(1, 'sum of workers', value.shape, value.dtype, num_workers)
-  value = tf.identity(value)
-  return all_reduce(value, group_size=num_workers, group_key=_VALUES + _code_of(value.device),
-                    instance_key=key, kind='ring')
+def sum_of_workers(value: Tensor, *, num_workers: int) -> Tensor:
+  """Returns the sum of all workers' tensors, on the device where it is called."""
+  value, group = _join_group(value, num_workers, 'sum of workers')
+  return all_reduce(value, kind='ring', **group)
 
 
 def broadcast_value(value: Tensor, *, num_workers: int, is_source: bool) -> Tensor:
   """Returns the source's value on each worker; others give any tensor of its shape and dtype."""
-  [key] = _make_keys(1, 'hand out', value.shape, value.dtype, num_workers)
+  value, group = _join_group(value, num_workers, 'hand out')
+  return broadcast(value if is_source else None, value, **group)
+
+
+def _join_group(value, num_workers, what, num_keys=1):
+  """Returns a value on the device where it is called, and its group of all workers and first key.
+  """
+  keys = _make_keys(num_keys, what, value.shape, value.dtype, num_workers)
   value = tf.identity(value)
-  return broadcast(value if is_source else None, value, group_size=num_workers,
-                   group_key=_VALUES + _code_of(value.device), instance_key=key)
+  return value, dict(group_size=num_workers, group_key=_VALUES + _code_of(value.device),
+                     instance_key=min(keys))

@@ -17,7 +17,7 @@ from tensorflow_v1 import (
   tf,
 )
 from towers.base.cores import count_cores, count_cores_of_each
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
 from towers.placement.workers import ALONE, Workers
 
@@ -68,8 +68,7 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
     UsageError: fewer GPUs than towers, none with 'gpu' or `logical_gpus`, an unknown kind, or
       memory that the process has taken otherwise.
   """
-  if kind not in DEVICE_KINDS:
-    raise UsageError(f"device={kind}: choose one of {', '.join(DEVICE_KINDS)}.")
+  check_choice('device', kind, DEVICE_KINDS)
   memory = read_gpu_memory(gpu_memory, logical_gpus)
   num_gpus = 0 if kind == 'cpu' else count_gpus()
   if memory.num_logical:
@@ -156,9 +155,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   Raises:
     UsageError: an unknown value.
   """
-  if graph_rewriter not in GRAPH_REWRITERS:
-    raise UsageError(f"graph_rewriter is {graph_rewriter!r}: choose one of "
-                     f"{', '.join(GRAPH_REWRITERS)}.")
+  check_choice('graph_rewriter', graph_rewriter, GRAPH_REWRITERS)
   on_gpus = devices.kind == 'GPU'
   is_deep = len(tf.get_default_graph().get_operations()) > _DEEP_OPS
   is_small = not on_gpus and not is_deep and not _has_large_tensors()

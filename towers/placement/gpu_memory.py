@@ -42,7 +42,10 @@ def read_gpu_memory(text: Optional[str], logical_gpus: Optional[int] = None) -> 
   Raises:
     UsageError: an unknown text, or logical GPUs without the megabytes of each.
   """
-  number = _read_number(text)
+  try:
+    number = float(text or 0)
+  except ValueError:
+    number = 0.0
   if text is not None and text != 'growth' and not 0 < number < float('inf'):
     raise UsageError(f"gpu_memory={text}: give 'growth', a fraction of each GPU such as 0.4, or "
                      'megabytes such as 9000.')
@@ -55,10 +58,3 @@ def read_gpu_memory(text: Optional[str], logical_gpus: Optional[int] = None) -> 
     raise UsageError(f'logical_gpus={logical_gpus} needs the megabytes of each, and gpu_memory is '
                      f'{text or "not given"}: give gpu_memory=9000 for 8 on a GPU of 80 GB.')
   return GpuMemory(megabytes=megabytes, num_logical=logical_gpus)
-
-
-def _read_number(text):
-  try:
-    return float(text or 0)
-  except ValueError:
-    return 0.0

@@ -166,6 +166,4 @@ class _Followed:
 
 def _bits(value):
   is_whole = value.dtype.is_integer or value.dtype.is_bool
-  if is_whole and value.dtype != tf.int32:
-    return value
-  return tf.bitcast(value, _BITS)
+  return value if is_whole and value.dtype != tf.int32 else tf.bitcast(value, _BITS)

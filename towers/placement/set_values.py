@@ -17,11 +17,10 @@ from typing import Any, Dict, Iterator
 from tensorflow_v1 import Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
+from towers.graph.writes import READERS
 from towers.placement.host import HOST
 
 _READS_VALUE = ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd')
-# Ops that take a variable's handle and do not change its value.
-_READS = (*_READS_VALUE, 'VarIsInitializedOp', 'VariableShape')
 
 
 @contextlib.contextmanager
@@ -107,7 +106,7 @@ def _find_set_values(session) -> Dict[Variable, Any]:
     variable._keras_initialized = False
   with tf.name_scope(None), tf.name_scope('set_values'):
     may_be_set = [variable for variable in _find_variables()
-                  if any(op.type not in _READS and op is not variable.initializer
+                  if any(op.type not in READERS and op is not variable.initializer
                          for op in variable.handle.consumers())]
     has_value = session.run([tf.is_variable_initialized(variable) for variable in may_be_set])
     found = [variable for variable, is_there in zip(may_be_set, has_value) if is_there]
@@ -115,7 +114,6 @@ def _find_set_values(session) -> Dict[Variable, Any]:
 
 
 def _start_from(values: Dict[Variable, Any]) -> None:
-  """Makes the values initial values of their variables."""
   for variable, value in values.items():
     with tf.name_scope(None), tf.control_dependencies(None), tf.device(HOST):
       loaded = tf.py_func(lambda value=value: value, [], variable.dtype.base_dtype,

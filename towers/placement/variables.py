@@ -18,8 +18,8 @@ import copy
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from tensorflow_v1 import Operation, Variable, tf
-from towers.base.usage_error import UsageError, check_same_number, format_lines
+from tensorflow_v1 import Operation, Tensor, Variable, tf
+from towers.base.usage_error import UsageError, check_choice, check_same_number, format_lines
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 from towers.placement.packing import size_of
@@ -92,7 +92,8 @@ class VariableStore:
     if scope:
       name = self._make_unique(name)
       if name in self.made:
-        self._keep_random_ops(settings.get('initial_value'))
+        if isinstance(settings.get('initial_value'), tf.Tensor):
+          self.initial_ops.update(find_random_ops(settings['initial_value']))
         return self.made[name]
 
     device = min(self._bytes_on, key=lambda candidate: self._bytes_on[candidate])
@@ -104,8 +105,7 @@ class VariableStore:
       name = variable.op.name
     self.made[name] = variable
     self._bytes_on[device] += size_of(variable)
-    seed_initial_value(variable.initial_value, self.seed, name, self.initial_ops)
-    self._keep_random_ops(variable.initial_value)
+    self.seed_value(variable.initial_value, name)
 
     # Of an untrained variable, such as a moving average: one tower changes it for all.
     if variable.trainable:
@@ -122,9 +122,10 @@ class VariableStore:
     self._asked[name] = self._asked.get(name, -1) + 1
     return f'{name}_{self._asked[name]}' if self._asked[name] else name
 
-  def _keep_random_ops(self, initial_value):
-    if isinstance(initial_value, tf.Tensor):
-      self.initial_ops.update(find_random_ops(initial_value))
+  def seed_value(self, value: Tensor, name: str) -> None:
+    """Seeds the initial value of a variable by its name."""
+    seed_initial_value(value, self.seed, name, self.initial_ops)
+    self.initial_ops.update(find_random_ops(value))
 
 
 def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
@@ -139,8 +140,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   if not devices:
     raise UsageError('devices is empty: give a device for each tower.')
   check_devices(devices)
-  if placement not in PLACEMENTS:
-    raise UsageError(f"variables is {placement!r}: choose one of {', '.join(PLACEMENTS)}.")
+  check_choice('variables', placement, PLACEMENTS)
   return VariableStore(devices, placement, seed, rank)
 
 
@@ -150,8 +150,7 @@ def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> Non
     value = variable.initial_value
     # A variable of an imported graph has no known initial value.
     if variable.op.name not in store.made and isinstance(value, tf.Tensor):
-      seed_initial_value(value, store.seed, variable.op.name, store.initial_ops)
-      store.initial_ops.update(find_random_ops(value))
+      store.seed_value(value, variable.op.name)
 
 
 def freeze_variables(patterns: Sequence[str]) -> None:

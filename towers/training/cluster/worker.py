@@ -20,7 +20,7 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data.digest import digest_examples
 from towers.data.examples import Examples
-from towers.placement.cluster import Cluster
+from towers.placement.cluster import Cluster, is_loopback
 from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
 from towers.training.cluster.agreement import check_alike, find_facts
@@ -56,7 +56,7 @@ class Worker:
                        'another in TF_CONFIG on all workers.') from None
     # That of TensorFlow 1.14 complains if the interpreter ends first.
     atexit.register(delattr, self, '_server')
-    if cluster.is_on_loopback:
+    if all(map(is_loopback, cluster.addresses)):
       self._keep_others_away()
 
   def _keep_others_away(self):
