@@ -105,7 +105,7 @@ def test_functions_are_called_as_written_on_both_targets(mode):
 
 def test_an_unknown_mode_is_named():
   plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
-  with pytest.raises(UsageError, match="'both'.*split, next, shard"):
+  with pytest.raises(UsageError, match='input_mode=both: .*split, next, shard'):
     towers.build_inputs(id_examples(13), mode='both', plan=plan, shuffle=False)
 
 

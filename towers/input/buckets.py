@@ -25,8 +25,7 @@ def order_by_length(buckets: Buckets, *, num_examples: int, examples_per_epoch: 
   """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
 
   Args:
-    buckets: of the split.
-    num_examples: of the split.
+    buckets, num_examples: of the split.
     examples_per_epoch: positions from there on are not taken.
     batch_size: the global batch.
     seed: of the shuffling; None without any.
@@ -43,7 +42,8 @@ def order_by_length(buckets: Buckets, *, num_examples: int, examples_per_epoch: 
     num_batches = -(-len(indices) // batch_size)
     batches = np.arange(num_batches)
     if seed is not None:
-      batches = permute(batches, size=num_batches, seed=_seed_of(seed, window), epoch=epoch)
+      own_seed = mix(np.array([as_int64(seed)]) + as_int64(GOLDEN * (window + 1)), np)
+      batches = permute(batches, size=num_batches, seed=int(own_seed[0]), epoch=epoch)
     sizes = np.full(num_batches, batch_size)
     sizes[batches[-1]] -= num_batches * batch_size - len(indices)
     parts = np.split(indices, np.cumsum(sizes)[:-1])
@@ -58,8 +58,3 @@ def order_by_length(buckets: Buckets, *, num_examples: int, examples_per_epoch: 
     return indices
 
   return take
-
-
-def _seed_of(seed, window):
-  """Returns the seed of the order of a window's batches."""
-  return int(mix(np.array([as_int64(seed)]) + as_int64(GOLDEN * (window + 1)), np)[0])

@@ -65,8 +65,9 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
       elements = examples.elements(*fed.arrays)
       if not (examples.read or examples.parse_example):
         elements = _encode_examples(elements, examples)
-      elements = _order_elements(elements, examples, plan, shard, first,
-                                 seed=None if seed is None else _epoch_seed(seed, epoch))
+      # Distinct for billions of epochs.
+      own_seed = None if seed is None else (epoch * 1000003 + seed * 104729 + 1) % (2 ** 31 - 1)
+      elements = _order_elements(elements, examples, plan, shard, first, seed=own_seed)
     elements = examples.parse_singly(elements, fed.arrays, epoch=epoch,
                                      parallel_calls=parallel_calls)
     return _encode_examples(elements, examples)
@@ -152,11 +153,6 @@ def _take_places(elements, shard, place):
   are_own = unbatch(tf.data.Dataset.range(place, _ENDLESS, _BLOCK).map(as_written(find_own)))
   own = tf.data.Dataset.zip((elements, are_own)).filter(as_written(lambda _, is_own: is_own))
   return own.map(as_written(lambda element, _: element))
-
-
-def _epoch_seed(seed, epoch):
-  """Returns the seed of an epoch's shuffle buffer, int64; distinct for billions of epochs."""
-  return (epoch * 1000003 + seed * 104729 + 1) % (2 ** 31 - 1)
 
 
 def _missing_elements(elements, plan, name):

@@ -57,20 +57,20 @@ class Feed(NamedTuple):
       order of `Batch.flatten`; else None.
     """
     first = self.templates[0].flatten() if peeks else []
-    # A number of examples that is static is no tensor.
-    fetched, known = [value for value in first if tf.is_tensor(value)], first[-1:]
+    fetched = [value for value in first if tf.is_tensor(value)]
+    known = first[len(fetched):]  # A number of examples that is static.
     rows: List[Any] = []
     clear = [] if self.stage is None else [self.stage.clear_op]
     starts = [clear + [self.inputs.initializer], self.inputs.feed_dict(step, offset)]
     session.run(*starts)
     if self.stage is not None:
-      for index in range(self.stage.depth):
-        read = session.run([fetched if index == 0 else [], self.stage.fill_ops])[0]
+      for _ in range(self.stage.depth):
+        read, _ = session.run([[] if rows else fetched, self.stage.fill_ops])
         rows = rows or read
     elif peeks:
       rows = session.run(fetched)
       session.run(*starts)
-    return rows + known[:len(first) - len(fetched)] if peeks else None
+    return rows + known if peeks else None
 
 
 def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:
@@ -88,10 +88,10 @@ def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1
                     len(devices), 'devices',
                     fix='build the plan for as many towers as there are devices.')
   check_devices(devices)
+  batches = inputs.next_batches()
   if staging_depth == 0:
     # Never run, only for their shapes: the get_next ops that run stand inside the branch.
-    return Feed(inputs, None, inputs.next_batches(), devices)
-  batches = inputs.next_batches()
+    return Feed(inputs, None, batches, devices)
   # A static number of examples needs no staging.
   tensors = [batch.flatten()[:-1] if batch.is_static else batch.flatten() for batch in batches]
   return Feed(inputs, build_stage(tensors, devices=devices, depth=staging_depth, name=inputs.name),
@@ -111,26 +111,23 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
   Raises:
     UsageError: the feeds differ in the number of towers, in structure or in dtypes.
   """
-  names = [feed.inputs.name for feed in (train, validation)]
-  check_same_number(len(train.devices), f'towers of the feed of {names[0]}',
-                    len(validation.devices), f'towers of the feed of {names[1]}',
+  check_same_number(len(train.devices), f'towers of the feed of {train.inputs.name}',
+                    len(validation.devices), f'towers of the feed of {validation.inputs.name}',
                     fix='towers that validate in turn need both; build the feeds for the same '
                         'devices.')
   check_alike(train, validation)
-  taken = []
   if train.stage is None or validation.stage is None:
     # One switch for all towers, since in `split` mode one get_next serves them all.
     with tf.device(HOST), tf.name_scope('switch'):
       flat = tf.cond(is_validating, lambda: sum(_take(validation), []),
                      lambda: sum(_take(train), []), strict=True)
-    for batch in train.templates:
-      size = len(batch.flatten())
-      taken.append(flat[:size])
-      flat = flat[size:]
+    size = len(flat) // len(train.devices)
+    taken = [flat[begin:begin + size] for begin in range(0, len(flat), size)]
   else:
+    taken = []
     for tower, device in enumerate(train.devices):
       with tf.device(device), tf.name_scope(f'switch_{tower}'):
-        taken.append(_switch_staged([validation, train], tower, is_validating))
+        taken.append(_switch_staged(train, validation, tower, is_validating))
   return _from_flat(taken, [train, validation])
 
 
@@ -166,24 +163,22 @@ def _take(feed):
   return taken
 
 
-def _switch_staged(feeds, tower, is_validating):
-  """Takes a tower's next batch out of the area of the first feed, or else of the second."""
+def _switch_staged(train, validation, tower, is_validating):
+  """Takes a tower's next batch out of its area of one of both splits."""
   kept: List[Any] = []
 
   def take(feed):
     taken = _take_staged(feed, tower)
     kept[:] = [value.dtype for value in taken]
     # GPUs merge all bits of 32 but those of integers, which they would send to the host.
-    return [tf.bitcast(value, tf.float32) if _merges_on_host(value, feed.devices[tower]) else value
+    on_gpu = is_gpu(feed.devices[tower])
+    return [tf.bitcast(value, tf.float32)
+            if on_gpu and value.dtype == tf.int32 and value.shape.ndims != 0 else value
             for value in taken]
 
-  merged = tf.cond(is_validating, lambda: take(feeds[0]), lambda: take(feeds[1]), strict=True)
+  merged = tf.cond(is_validating, lambda: take(validation), lambda: take(train), strict=True)
   return [value if value.dtype == dtype else tf.bitcast(value, dtype)
           for value, dtype in zip(merged, kept)]
-
-
-def _merges_on_host(value, device):
-  return is_gpu(device) and value.dtype == tf.int32 and value.shape.ndims != 0
 
 
 def _take_staged(feed, tower):

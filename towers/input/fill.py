@@ -12,12 +12,9 @@ from tensorflow_v1 import tf
 def fill_empty(towers: List[Any], counts: List[Any]) -> List[Any]:
   """Returns the towers' tensors, of which none is without a row.
 
-  Where all towers of this worker are empty, as only several workers or bad records can leave them,
-  the row is of zeros.
-
-  Args:
-    towers: for each tower its tensors, of one structure; towers may pad them to other sizes.
-    counts: for each tower its number of examples.
+  These are of one structure, and may be padded to other sizes; `counts` are the towers' numbers of
+  examples. Where all towers of this worker are empty, as only several workers or bad records can
+  leave them, the row is of zeros.
   """
   batches = [tf.nest.flatten(tensors) for tensors in towers]
   any_batch = [tf.zeros(tf.concat([[1], tf.shape(tensor)[1:]], 0), tensor.dtype)

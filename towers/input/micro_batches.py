@@ -36,11 +36,9 @@ def find_fitting(most: int, *, batch_size: int, num_towers: int) -> int:
   If a tower gets more in any number of them, it is the largest number. Towers are those of all
   workers.
   """
-  number = 1
-  for number in _find_numbers(batch_size, num_towers):
-    if -(-batch_size // number) <= most * num_towers:
-      break
-  return number
+  numbers = list(_find_numbers(batch_size, num_towers)) or [1]
+  return next((number for number in numbers if -(-batch_size // number) <= most * num_towers),
+              numbers[-1])
 
 
 def _find_numbers(batch_size: int, num_towers: int) -> Iterator[int]:

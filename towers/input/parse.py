@@ -6,6 +6,7 @@
   small        so are several batches of rows at a time, by a thread of the iterator's own
 """
 
+import operator
 from typing import Any, Callable, List, Tuple
 
 from tensorflow_v1 import (
@@ -36,15 +37,8 @@ def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ro
   """Returns batches of examples as a tf.data.Dataset, and the function that builds their get_next.
 
   The batches of elements are those of all epochs: one epoch is begun while the last batches of the
-  one before are parsed.
-
-  Args:
-    batches: of elements.
-    examples: the split.
-    arrays: what is fed for `examples.arrays`.
-    num_rows: examples in a batch of all towers.
-    num_ahead: batches to prefetch.
-    parallel_calls: the most threads to use.
+  one before are parsed, by `parallel_calls` threads at most. `num_ahead` of them are prefetched.
+  What is fed for `examples.arrays` are the `arrays`; a batch of all towers has `num_rows` examples.
   """
   def parse(*elements):
     epoch = None
@@ -61,7 +55,8 @@ def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ro
     batches = map_by_reader(batches, function)
   elif examples.parse_batch is not None:
     batches = batches.map(function, num_parallel_calls=min(parallel_calls, _PARALLEL_BATCHES))
-  return batches.prefetch(num_ahead).with_options(plain_data_options()), _get_next
+  return (batches.prefetch(num_ahead).with_options(plain_data_options()),
+          operator.methodcaller('get_next'))
 
 
 def _gather_small(batches, function, row_bytes, num_ahead):
@@ -73,7 +68,3 @@ def _gather_small(batches, function, row_bytes, num_ahead):
   if at_once > 1:
     batches = unbatch(batches)
   return with_own_thread(batches.with_options(plain_data_options()))
-
-
-def _get_next(iterator):
-  return iterator.get_next()

@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from tensorflow_v1 import tf
 from towers.base.cores import count_cores
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 from towers.data.examples import Examples
 from towers.input.batch import Batch
 from towers.input.cut import leading_size, share_sizes
@@ -110,7 +110,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     # Sizes that differ between batches would be compiled anew.
     with tf.device(HOST), tf.name_scope(f'next_{examples.name}'), \
         tf.xla.experimental.jit_scope(compile_ops=False):
-      batches = _build_batches(_TAKE[mode](get_nexts, plan), plan, examples.marks_bad)
+      batches = _build_batches(_take(mode, get_nexts, plan), plan, examples.marks_bad)
     return [batch._replace(deal=deal) for batch, deal in zip(batches, deals)]
 
   def feed_dict(step, offset=0):
@@ -131,8 +131,7 @@ def _check(examples, plan, mode):
   if plan.carries and examples.marks_bad:
     raise UsageError('last_batch=carry takes full batches, and on_bad_record=skip leaves damaged '
                      'records out of them: use last_batch=keep, or on_bad_record=fail.')
-  if mode not in INPUT_MODES:
-    raise UsageError(f"input_mode is {mode!r}: choose one of {', '.join(INPUT_MODES)}.")
+  check_choice('input_mode', mode, INPUT_MODES)
 
 
 def _choose_order(examples, plan, seed):
@@ -153,11 +152,23 @@ def _choose_shards(plan, mode):
           for position in range(plan.rank, num_shards, plan.num_workers)]
 
 
-def _split_one_batch(get_nexts, plan):
-  """`split`: one get_next, then tf.split over the towers."""
-  batch = get_nexts[0]()
-  if plan.num_towers == 1:
-    return [batch]
+def _take(mode, get_nexts, plan):
+  """Returns the next batch of each tower, by the get_next of the iterator, or of each tower's."""
+  if mode == 'shard':
+    return [get_next() for get_next in get_nexts]
+  [get_next] = get_nexts
+  batches = [get_next()]
+  if mode == 'split':
+    return _split(batches[0], plan) if plan.num_towers > 1 else batches
+  for _ in range(1, plan.num_towers):
+    # In a fixed order, so that runs are repeatable. It costs nothing: the iterator serves one
+    # get_next at a time anyhow.
+    with tf.control_dependencies(tf.nest.flatten(batches[-1])):
+      batches.append(get_next())
+  return batches
+
+
+def _split(batch, plan):
   if plan.is_static:
     sizes = plan.shares(plan.micro_batch_size)
   else:
@@ -166,38 +177,14 @@ def _split_one_batch(get_nexts, plan):
   return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*splits)]
 
 
-def _get_one_batch_per_tower(get_nexts, plan):
-  """`next`: as many get_next as towers, in a fixed order, so that runs are repeatable.
-
-  The order costs nothing: the iterator serves one get_next at a time anyhow.
-  """
-  batches: List[Any] = []
-  for _ in range(plan.num_towers):
-    with tf.control_dependencies(tf.nest.flatten(batches[-1]) if batches else []):
-      batches.append(get_nexts[0]())
-  return batches
-
-
-def _get_from_every_shard(get_nexts, plan):
-  """`shard`: one get_next from each tower's own iterator."""
-  del plan  # Every shard already is in step with the others.
-  return [get_next() for get_next in get_nexts]
-
-
-_TAKE = {
-    'split': _split_one_batch,
-    'next': _get_one_batch_per_tower,
-    'shard': _get_from_every_shard,
-}
-
-
 def _build_batches(taken, plan, marks_bad):
   """Returns the towers' batches, none without a row.
 
   They are of static shape where sizes are even, or where the last row is repeated to fill them up.
   """
   if marks_bad:
-    taken = [_leave_out_bad(*marked) for marked in taken]
+    taken = [tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)  # noqa: B023
+             for tensors, is_good in taken]
   elif plan.is_static:
     sizes = plan.shares(plan.micro_batch_size)
     for tensors, size in zip(taken, sizes):
@@ -214,10 +201,6 @@ def _build_batches(taken, plan, marks_bad):
     taken = [_repeat_last(tensors, count, plan.num_rows) for tensors, count in zip(taken, counts)]
   return [Batch(tensors, count, may_be_empty=may_be_empty, is_padded=is_padded)
           for tensors, count in zip(taken, counts)]
-
-
-def _leave_out_bad(tensors, is_good):
-  return tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)
 
 
 def _repeat_last(tensors, num_examples, num_rows):

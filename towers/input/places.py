@@ -7,10 +7,10 @@ Micro-batches and workers shift the places (see `plan`). A row has the same plac
 towers, and what depends on places does not depend on towers.
 """
 
-import functools
 import itertools
-import math
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
 
 from tensorflow_v1 import Tensor, tf
 from towers.input.plan import Plan, Shard
@@ -58,22 +58,20 @@ def build_deal(plan: Plan, shard: Shard, *, is_shared: bool) -> Deal:
   places = [size]
   for shares in (plan.shares(size), plan.shares(last)):
     places += itertools.accumulate(shares[:-1])
-  multiple = _gcd(places) if shard.num_shards == 1 else 1
+  multiple = int(np.gcd.reduce(places)) if shard.num_shards == 1 else 1
   return Deal(plan, shard.position, shard.num_shards, is_shared, multiple)
 
 
 def join_deals(deals: Sequence[Deal]) -> Deal:
   """Returns the first split's deal of a tower whose batches come from one of several splits."""
-  return deals[0]._replace(multiple=_gcd([deal.multiple for deal in deals]))
+  return deals[0]._replace(multiple=int(np.gcd.reduce([deal.multiple for deal in deals])))
 
 
 def build_places(batches: Sequence[Any], micro_batch: Optional[Tensor] = None) -> List[Place]:
-  """Returns the place of each tower's rows.
+  """Returns the place of the rows of each tower of this worker.
 
-  Args:
-    batches: of all towers of this worker. Where no plan has dealt them, their rows follow each
-      other.
-    micro_batch: in the step, a scalar int64 tensor; None if a step has but one.
+  Where no plan has dealt the batches, their rows follow each other. The number of the `micro_batch`
+  in the step is a scalar int64 tensor; None if a step has but one.
   """
   places = []
   with tf.device(HOST), tf.name_scope('places'):
@@ -90,7 +88,3 @@ def build_places(batches: Sequence[Any], micro_batch: Optional[Tensor] = None) -
       if is_shared:
         before += count
   return places
-
-
-def _gcd(numbers: Iterable[int]) -> int:
-  return functools.reduce(math.gcd, numbers)

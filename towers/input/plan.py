@@ -33,7 +33,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 from towers.data.examples import Buckets
 from towers.input.buckets import order_by_length
 from towers.input.permutation import permute
@@ -194,10 +194,7 @@ class Plan(NamedTuple):
     8 over 3 towers of one worker is [3, 3, 2].
     """
     size = dealt(size, self.rank, self.num_workers)
-    return [
-        size // self.num_towers + (tower < size % self.num_towers)
-        for tower in range(self.num_towers)
-    ]
+    return [dealt(size, tower, self.num_towers) for tower in range(self.num_towers)]
 
 
 def dealt(count, shard: int, num_shards: int):
@@ -250,8 +247,7 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batc
   Raises:
     UsageError: examples or a global batch that the towers cannot share, or nothing is left of.
   """
-  if last_batch not in LAST_BATCHES:
-    raise UsageError(f"last_batch is {last_batch!r}: choose one of {', '.join(LAST_BATCHES)}.")
+  check_choice('last_batch', last_batch, LAST_BATCHES)
   if num_towers < 1:
     raise UsageError(f'num_towers is {num_towers}: at least 1 tower is needed.')
   if not 0 <= rank < num_workers:

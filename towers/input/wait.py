@@ -20,12 +20,8 @@ from towers.placement.host import HOST
 def build_input_wait(feed: Feed, batches: Sequence[Batch], *, after: Any) -> Any:
   """Returns the seconds that a session.run waited for input, a float64 scalar on the host.
 
-  Fetch it with `after` and the put ops. It is negative where the input was there first.
-
-  Args:
-    feed: of the training split.
-    batches: what the towers took from it.
-    after: the op that ends the towers' work in a run.
+  Fetch it with `after`, the op that ends the towers' work, and the put ops. It is negative where
+  the input was there first. The batches are what the towers took from the feed.
   """
   with tf.device(HOST), tf.name_scope('input_wait'):
     if feed.stage is not None:
