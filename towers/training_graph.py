@@ -46,9 +46,8 @@ from towers.tower.precision import build_precision
 from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
 from towers.update.averages import build_averages
-from towers.update.groups import build_groups, name_optimizer
-from towers.update.rate import choose_rate
-from towers.update.variable_table import describe_rates, format_variables
+from towers.update.groups import build_groups, choose_rate, name_optimizer
+from towers.update.variable_table import format_variables
 from towers.validation import build_validation, build_validation_tower
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import WarmStart
@@ -222,7 +221,7 @@ class TrainingGraph:
     """Builds the update of all weights, and what it says of its input."""
     given = self._given
     self.learning_rate = choose_rate(given.optimizer, given.learning_rate, self.plan)
-    groups = build_groups(
+    self._groups = build_groups(
         given.optimizer, self.learning_rate,
         [variable.op.name for variable in tf.trainable_variables()],
         rate_factors=given.rate_factors)
@@ -230,7 +229,8 @@ class TrainingGraph:
     if given.average_weights is not None:
       self.averages = build_averages(given.average_weights)
     self.train_op = build_train_op(
-        self.gradients, optimizer=groups, weight_decay=given.weight_decay, averages=self.averages)
+        self.gradients, optimizer=self._groups, weight_decay=given.weight_decay,
+        averages=self.averages)
     self.input_wait = build_input_wait(self.feed, self.batches, after=self.train_op)
     add_op = self.gradients.add_op
     self.add_wait = add_op and build_input_wait(self.feed, self.batches, after=add_op)
@@ -254,10 +254,7 @@ class TrainingGraph:
 
   def format_variables(self) -> str:
     """Returns a table of the model's variables: name, shape, dtype and learning rate of each."""
-    rates = describe_rates(
-        [variable.op.name for variable in self.towers[0].variables], self._given.optimizer,
-        self.learning_rate, self.plan, self._given.rate_factors)
-    return format_variables(self._variables, rates=rates)
+    return format_variables(self._variables, self._groups)
 
   def __repr__(self) -> str:
     num_values = sum(variable.shape.num_elements() or 0 for variable in self._variables)

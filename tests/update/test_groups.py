@@ -158,7 +158,7 @@ def test_one_object_updates_all_its_variables_at_once():
   """Otherwise its own variables, such as powers of beta, would move once for each pattern."""
   adam = tf.train.AdamOptimizer(0.1)
   groups = build_groups({'a': adam, 'b': adam}, 0.1, ['a/1', 'a/2', 'b'])
-  assert groups == [(adam, {'a/1', 'a/2', 'b'}, 1)]
+  assert groups == [(adam, {'a/1', 'a/2', 'b'}, 1, '0.1')]
   with pytest.raises(UsageError, match='one object for groups that act in different steps'):
     build_groups({'a': towers.Every(2, adam), 'b': adam}, 0.1, ['a/1', 'b'])
 

@@ -8,19 +8,13 @@ The step, its counters, its schedule, clipping and decay are those of one big ba
 live beside their variables and are not checkpointed: checkpoints fall between steps.
 """
 
-from typing import List, NamedTuple
+from typing import List, Tuple
 
 from tensorflow_v1 import Operation, Variable, tf
 from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
-
-
-class _Sum(NamedTuple):
-  """An accumulator: the op that adds to it, and its variable."""
-  add_op: Operation
-  variable: Variable
 
 
 def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
@@ -64,10 +58,10 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
 
 
 class _Accumulators:
-  """The sums over a step's micro-batches."""
+  """The sums over a step's micro-batches, each as the op that adds to it, and its variable."""
 
   def __init__(self):
-    self._sums: List[_Sum] = []
+    self._sums: List[Tuple[Operation, Variable]] = []
 
   def add(self, value, weight, *, device, name, is_fetched=False):
     """Adds up a micro-batch's mean times its weight; returns the sum."""
@@ -76,7 +70,7 @@ class _Accumulators:
       added = total.assign_add(value * tf.cast(weight, value.dtype), read_value=False)
       with tf.control_dependencies([added]):
         summed = total.read_value()
-    self._sums.append(_Sum(summed.op if is_fetched else added, total))
+    self._sums.append((summed.op if is_fetched else added, total))
     return summed
 
   def add_rows(self, slices, variable, weight, num_examples):
@@ -91,25 +85,25 @@ class _Accumulators:
       with tf.control_dependencies([added]):
         indices = tf.reshape(tf.where(tf.greater(touched.read_value(), 0)), [-1])
         values = total.sparse_read(indices) / tf.cast(num_examples, dtype)
-    self._sums += [_Sum(added, total), _Sum(added, touched)]
+    self._sums += [(added, total), (added, touched)]
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
   def build_add(self):
     """Returns the op that adds a micro-batch to all sums and counts it."""
     with tf.device(HOST):
-      added = tf.group(*[total.add_op for total in self._sums])
+      added = tf.group(*[add_op for add_op, _ in self._sums])
       with tf.control_dependencies([added]):
         return get_micro_batch_in_step().assign_add(1, read_value=False)
 
   def build_clear(self):
     """Returns the op that sets all sums and the count to zero."""
     clears = [get_micro_batch_in_step().assign(0, read_value=False)]
-    for total in self._sums:
+    for add_op, variable in self._sums:
       # A step that the guard leaves out may not need every sum: without the dependency one might be
       # added to after it is cleared.
-      with tf.control_dependencies([total.add_op]), tf.device(total.variable.device):
-        zeros = tf.zeros(total.variable.shape, total.variable.dtype.base_dtype)
-        clears.append(total.variable.assign(zeros, read_value=False))
+      with tf.control_dependencies([add_op]), tf.device(variable.device):
+        zeros = tf.zeros(variable.shape, variable.dtype.base_dtype)
+        clears.append(variable.assign(zeros, read_value=False))
     return tf.group(*clears, name='clear')
 
 

@@ -64,10 +64,7 @@ def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers, collect
     if workers.num_workers == 1:
       return _sum(reduced, workers, sum_all)[0]
     own, requests = _list_numbers(reduced)
-    if wire_dtype is None:
-      mean, total = _sum_and_divide(reduced, own, workers, sum_all)
-    else:
-      mean, total = _divide_and_sum(reduced, own, workers, sum_all, wire_dtype)
+    mean, total = _average(reduced, own, workers, sum_all, wire_dtype)
     return _read_numbers(mean, total, requests, workers)
 
 
@@ -95,25 +92,23 @@ def _list_numbers(reduced):
     return tf.concat([numbers, requests.read_value(), *metrics], 0), requests
 
 
-def _sum_and_divide(reduced, own, workers, sum_all):
-  """Returns the mean and the sum of the numbers, which one all-reduce brings."""
-  is_even = isinstance(reduced.num_examples, int)
+def _average(reduced, own, workers, sum_all, wire):
+  """Returns the mean, and the sum of the workers' numbers.
+
+  One all-reduce brings both. Where gradients cross in the dtype `wire`, numbers go ahead.
+  """
   # With equal shares the mean of the workers' means is right.
-  weighed = reduced if is_even else _scale(reduced, own[1])
-  summed, total = _sum(weighed, workers, sum_all, numbers=own)
-  with tf.device(HOST):
-    count = workers.num_workers if is_even else tf.maximum(total[1], 1.0)
-    return _scale(summed, 1.0 / count), total
-
-
-def _divide_and_sum(reduced, own, workers, sum_all, wire):
-  """Returns the same, by numbers that go ahead in float32, and gradients in the dtype `wire`."""
+  is_even = isinstance(reduced.num_examples, int)
+  if wire is None:
+    weighed = reduced if is_even else _scale(reduced, own[1])
+    summed, total = _sum(weighed, workers, sum_all, numbers=own)
+    with tf.device(HOST):
+      count = workers.num_workers if is_even else tf.maximum(total[1], 1.0)
+      return _scale(summed, 1.0 / count), total
   with tf.device(HOST):
     total = sum_over_workers(own, workers)
-    is_even = isinstance(reduced.num_examples, int)
     share = 1.0 / workers.num_workers if is_even else own[1] / tf.maximum(total[1], 1.0)
-  summed, _ = _sum(_scale(reduced, share), workers, sum_all, wire=wire)
-  return summed, total
+  return _sum(_scale(reduced, share), workers, sum_all, wire=wire)[0], total
 
 
 def _scale(reduced, scale):
@@ -175,16 +170,13 @@ def _read_numbers(mean, total, requests, workers):
   """Returns the mean with its loss, its number of examples and the votes."""
   with tf.device(HOST):
     loss, count, steps, squares = tf.unstack(total[:4])
-    wishes, metrics = total[4:4 + len(VOTES)], None
-    if mean.metrics is not None:
-      metrics = total[4 + len(VOTES):]
+    wishes = total[4:4 + len(VOTES)]
+    metrics = None if mean.metrics is None else total[4 + len(VOTES):]
     # Only of equal numbers the mean square is the square of the mean.
     is_same = tf.equal(workers.num_workers * squares, tf.square(steps))
     loss = tf.where(is_same, loss / tf.maximum(count, 1.0), float('nan'))
     votes = Votes(tf.concat([[tf.cast(is_same, tf.float32)], wishes], 0), requests)
-    if isinstance(mean.num_examples, int):
-      num_examples = mean.num_examples * workers.num_workers
-    else:
-      num_examples = tf.cast(count, tf.int64)
+    num_examples = (mean.num_examples * workers.num_workers
+                    if isinstance(mean.num_examples, int) else tf.cast(count, tf.int64))
   return mean._replace(loss=tf.cast(loss, mean.loss.dtype), metrics=metrics, votes=votes,
                        num_examples=num_examples)

@@ -81,8 +81,7 @@ class RowSlots(NamedTuple):
 
   def part(self, sent: Tensor) -> Tuple[Tensor, Tensor]:
     """Returns the columns of what a worker sends: the values, and the indices, which stay exact."""
-    values, indices = tf.split(sent, [self._num_columns() - _INDEX_COLUMNS, _INDEX_COLUMNS], 1)
-    return values, indices
+    return tf.split(sent, [self._num_columns() - _INDEX_COLUMNS, _INDEX_COLUMNS], 1)
 
   def sum(self, slices: tf.IndexedSlices) -> Tensor:
     """Returns the sum of what all workers send, where `most` is found in the step."""
@@ -121,13 +120,9 @@ def plan_slots(gradients: Sequence[Tuple[Gradient, Variable]],
   sizes = [gradient.indices.shape.num_elements() if isinstance(gradient, tf.IndexedSlices) else 0
            for gradient, _ in gradients]
   found = iter(_find_most([pair for pair, size in zip(gradients, sizes) if size is None], workers))
-  slots: List[Optional[RowSlots]] = []
-  for (gradient, variable), size in zip(gradients, sizes):
-    if not isinstance(gradient, tf.IndexedSlices):
-      slots.append(None)
-    else:
-      slots.append(next(found) if size is None else RowSlots(variable, size, workers))
-  return slots
+  return [None if isinstance(gradient, tf.Tensor) else
+          next(found) if size is None else RowSlots(variable, size, workers)
+          for (gradient, variable), size in zip(gradients, sizes)]
 
 
 def _find_most(gradients, workers):

@@ -32,7 +32,12 @@ def divide_by_weights(reduced: ReducedGradients, workers: Workers) -> ReducedGra
 
   with tf.name_scope('weigh'):
     with tf.device(HOST):
-      mean_weight = _find_mean(reduced, workers)
+      mean_weight = reduced.mean_weight
+      if workers.num_workers > 1:
+        count = tf.cast(reduced.num_examples, tf.float32)
+        total, examples = tf.unstack(sum_over_workers(
+            tf.stack([mean_weight * count, count]), workers))
+        mean_weight = total / tf.maximum(examples, 1.0)
       inverse = 1.0 / tf.where(mean_weight > 0, mean_weight, tf.ones_like(mean_weight))
       loss = reduced.loss * inverse
 
@@ -45,13 +50,3 @@ def divide_by_weights(reduced: ReducedGradients, workers: Workers) -> ReducedGra
     with rounding_alike(bool(reduced.replicas)):
       divided = reduced.map_gradients(divide)
     return divided._replace(loss=loss, mean_weight=mean_weight)
-
-
-def _find_mean(reduced, workers):
-  """Returns the mean over the examples of all workers."""
-  if workers.num_workers == 1:
-    return reduced.mean_weight
-  count = tf.cast(reduced.num_examples, tf.float32)
-  total, examples = tf.unstack(sum_over_workers(
-      tf.stack([reduced.mean_weight * count, count]), workers))
-  return total / tf.maximum(examples, 1.0)

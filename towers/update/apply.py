@@ -113,7 +113,7 @@ def _apply_gradients(reduced, groups, before, gate=None):
   with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
     applied = []
-    for (optimizer, _, every), indices in groups:
+    for (optimizer, _, every, _), indices in groups:
       pairs = [gradients[index] for gradients in [reduced.gradients, *reduced.replicas]
                for index in indices]
       with _merging_once(optimizer), gate.gating(optimizer) if gate else contextlib.nullcontext():

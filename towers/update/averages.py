@@ -31,13 +31,12 @@ NOT_VARIABLES = (ORDER_TENSOR, CARRY_TENSOR, DATA_TENSOR, AVERAGES_TENSOR)
 class Averages(NamedTuple):
   """The averages of all weights, `variables` by the names of their weights.
 
-  `start_op` sets all averages to the weights, and `exchange_op` exchanges both; the local bool
-  variable `is_exchanged` says whether they are.
+  `exchange_op` exchanges them with the weights; the local bool variable `is_exchanged` says whether
+  they are.
   """
   decay: float
   variables: Dict[str, Variable]
   weights: Dict[str, Variable]
-  start_op: Operation
   exchange_op: Operation
   is_exchanged: Variable
 
@@ -96,17 +95,14 @@ def build_averages(decay: float) -> Averages:
           weight.initializer.inputs[1], name=name_average(name), trainable=False,
           use_resource=True)
   with tf.name_scope('averages'):
-    start_op = tf.group(*[averages[name].assign(weight.read_value(), read_value=False)
-                          for name, weight in weights.items()], name='start')
     with tf.device(HOST):
       is_exchanged = tf.Variable(False, name='is_exchanged', trainable=False, use_resource=True,
                                  collections=[tf.GraphKeys.LOCAL_VARIABLES])
     exchange_op = _build_exchange(weights, averages, is_exchanged)
-  return Averages(decay, averages, weights, start_op, exchange_op, is_exchanged)
+  return Averages(decay, averages, weights, exchange_op, is_exchanged)
 
 
 def _check_weights(weights):
-  """Refuses weights that cannot be averaged, and names that are taken."""
   taken = {variable.op.name for variable in tf.global_variables()}
   for name, weight in weights.items():
     dtype = weight.dtype.base_dtype

@@ -38,17 +38,12 @@ _NOTHING = dict(AssignAddVariableOp=-0.0, AssignSubVariableOp=0.0)
 
 def gates_on_device(reduced: ReducedGradients, groups: Sequence[Group]) -> bool:
   """Returns whether an update can pass a gate on its own GPU, or on that of each replica."""
-  if not all(type(group.optimizer) in _NEUTRAL and group.every == 1 for group in groups):
-    return False
-  for pairs in [reduced.gradients, *reduced.replicas]:
-    if len({value.device for pair in pairs for value in pair}) != 1:
-      return False
-    for gradient, variable in pairs:
-      if not isinstance(gradient, tf.Tensor) or not is_gpu(variable.device):
-        return False
-      if not gradient.shape.is_fully_defined() or not gradient.dtype.is_floating:
-        return False
-  return bool(reduced.gradients)
+  towers = [reduced.gradients, *reduced.replicas]
+  return (all(type(group.optimizer) in _NEUTRAL and group.every == 1 for group in groups)
+          and all(len({value.device for pair in pairs for value in pair}) == 1 for pairs in towers)
+          and all(isinstance(gradient, tf.Tensor) and is_gpu(variable.device)
+                  and gradient.shape.is_fully_defined() and gradient.dtype.is_floating
+                  for pairs in towers for gradient, variable in pairs))
 
 
 class DeviceGate:

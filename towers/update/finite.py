@@ -9,6 +9,7 @@ overflows only near the largest float, where training has failed anyway.
 Where an all-reduce has packed gradients, its buffers are summed and not their parts.
 """
 
+import functools
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import DType, Tensor, tf
@@ -51,11 +52,12 @@ def find_units(tensors: Sequence[Tensor]) -> List[Unit]:
   units: List[Unit] = []
   small: Dict[DType, List[Tensor]] = {}
   for tensor in by_name.values():
-    split = _find_part(tensor).op
+    split, size = _find_part(tensor).op, tensor.shape.num_elements()
     if split.type == 'SplitV' and all(part.name in by_part for part in split.outputs):
       if by_part[split.outputs[0].name] is tensor:
         units.append(Unit(split.inputs[0], [by_part[part.name] for part in split.outputs]))
-    elif is_gpu(tensor.device) and _is_small(tensor):
+    # The rows of a sparse gradient are of any number.
+    elif is_gpu(tensor.device) and size and size * tensor.dtype.size <= _LARGEST_PACKED_BYTES:
       small.setdefault(tensor.dtype, []).append(tensor)
     else:
       units.append(Unit(tensor, [tensor]))
@@ -66,12 +68,6 @@ def _find_part(tensor):
   """Returns the part of a split tensor that a tensor is, or was before it got its shape."""
   source = tensor.op.inputs[0] if tensor.op.type == 'Reshape' else tensor
   return source if source.op.type == 'SplitV' and source.device == tensor.device else tensor
-
-
-def _is_small(tensor):
-  size = tensor.shape.num_elements()
-  # The rows of a sparse gradient are of any number.
-  return size is not None and 0 < size * tensor.dtype.size <= _LARGEST_PACKED_BYTES
 
 
 def _pack(tensors):
@@ -117,6 +113,4 @@ def build_all_finite(values: Sequence[Any]) -> Tensor:
         totals.setdefault(dtype, []).append(total)
   with tf.device(HOST):
     finite = [tf.is_finite(add_all(found)) for found in totals.values()]
-    if not finite:
-      return tf.constant(True)
-    return finite[0] if len(finite) == 1 else tf.reduce_all(tf.stack(finite))
+    return functools.reduce(tf.logical_and, finite) if finite else tf.constant(True)

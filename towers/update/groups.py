@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from tensorflow_v1 import Optimizer, Tensor, tf
 from towers.base.usage_error import UsageError
+from towers.input.plan import Plan
 from towers.placement.host import HOST
 from towers.placement.patterns import choose, shorten
 
@@ -38,10 +39,11 @@ Optimizers = Union[OneOptimizer, Every, Mapping[str, Union[OneOptimizer, Every]]
 
 
 class Group(NamedTuple):
-  """Variables, by name, that one optimizer updates, in every so many steps."""
+  """Variables, by name, that one optimizer updates, in every so many steps; its rate in words."""
   optimizer: Optimizer
   names: Set[str]
   every: int = 1
+  rate: str = ''
 
 
 def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
@@ -54,13 +56,14 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
     UsageError: a pattern that matches nothing, a variable that several match or, of the
       optimizers', none; or a factor of a rate that is the optimizer's own.
   """
-  factors = assign('rate_factors', rate_factors or {}, names)
-  for pattern, factor in (rate_factors or {}).items():
+  given = rate_factors or {}
+  factors = _assign('rate_factors', given, names)
+  for pattern, factor in given.items():
     if not factor > 0 or math.isinf(factor):
       raise UsageError(f'rate_factors has {factor} for {pattern}: give a number above 0, or freeze '
                        'the variables.')
   optimizers = by_pattern(optimizers)
-  patterns = assign('optimizer', optimizers, names)
+  patterns = _assign('optimizer', optimizers, names)
   unmatched = [name for name in names if name not in patterns]
   if unmatched:
     raise UsageError(f'optimizer has no pattern for {shorten(unmatched)}: add one, or freeze these '
@@ -68,16 +71,16 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
   found: Dict[Any, Group] = {}
   rates: Dict[float, Rate] = {1.0: rate}
   for name in names:
-    (every, optimizer), factor = optimizers[patterns[name]], 1.0
-    if name in factors:
-      factor = float((rate_factors or {})[factors[name]])
+    every, optimizer = optimizers[patterns[name]]
+    factor = float(given[factors[name]]) if name in factors else 1.0
     # The same object updates all its variables at once.
     key = (id(optimizer), factor, every)
     if key not in found:
       if any(group.optimizer is optimizer for group in found.values()):
         raise UsageError('optimizer has one object for groups that act in different steps, and '
                          'its own numbers would move in both: make an optimizer for each.')
-      found[key] = Group(_make(optimizer, factor, rates, name), set(), every)
+      found[key] = Group(_make(optimizer, factor, rates, name), set(), every, _describe_rate(
+          rate if _is_function(optimizer) else _read_rate(optimizer), factor, every))
     found[key].names.add(name)
   return list(found.values())
 
@@ -90,7 +93,7 @@ def by_pattern(optimizers: Optimizers) -> Dict[str, Every]:
           for pattern, one in optimizers.items()}
 
 
-def assign(setting: str, patterns: Mapping[str, Any], names: Sequence[str]) -> Dict[str, str]:
+def _assign(setting: str, patterns: Mapping[str, Any], names: Sequence[str]) -> Dict[str, str]:
   """Returns the pattern that matches each name, for names that one does.
 
   Raises:
@@ -106,9 +109,56 @@ def assign(setting: str, patterns: Mapping[str, Any], names: Sequence[str]) -> D
   return found
 
 
-def is_function(optimizer: OneOptimizer) -> bool:
+def _is_function(optimizer: OneOptimizer) -> bool:
   """Whether an optimizer is still to be made from the learning rate."""
   return callable(optimizer) and not isinstance(optimizer, Optimizer)
+
+
+def choose_rate(optimizer: Optimizers,
+                learning_rate: Union[float, Callable[[Plan], Rate], None], plan: Plan) -> Rate:
+  """Returns the learning rate, NaN where only the optimizer knows it; of several, the first's.
+
+  A `learning_rate`, or a function from the training split's plan to it, is for optimizers that are
+  functions of the rate.
+
+  Raises:
+    UsageError: no optimizer, or a rate that is given twice or not at all.
+  """
+  optimizers = [one.optimizer for one in by_pattern(optimizer).values()]
+  if not optimizers:
+    raise UsageError('optimizer is an empty dict: give an optimizer for each pattern.')
+  has_function = any(map(_is_function, optimizers))
+  if learning_rate is None and has_function:
+    raise UsageError('optimizer is a function of the learning rate, and learning_rate is not '
+                     'given: give learning_rate=0.1, or an optimizer that has its rate.')
+  if learning_rate is not None and not has_function:
+    raise UsageError(f'learning_rate={learning_rate} has no effect on an optimizer that has its '
+                     'own rate: give optimizer as a function of the rate, as `lambda rate: '
+                     'tf.train.MomentumOptimizer(rate, 0.9)`, or leave learning_rate out.')
+  if learning_rate is not None:
+    with tf.device(HOST):
+      return _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
+  return _read_rate(optimizers[0])
+
+
+def _as_rate(rate: Any) -> Rate:
+  """Returns a tensor or variable as it is, and any number as a float."""
+  return rate if hasattr(rate, 'dtype') and hasattr(rate, 'op') else float(rate)
+
+
+def _read_rate(optimizer: Optimizer) -> Rate:
+  """Returns the learning rate of an optimizer, NaN where only itself knows it."""
+  # TensorFlow's optimizers keep the rate under one of these names.
+  rate = getattr(optimizer, '_learning_rate', getattr(optimizer, '_lr', None))
+  return _as_rate(float('nan') if rate is None or callable(rate) else rate)
+
+
+def _describe_rate(rate, factor, every):
+  if not isinstance(rate, float):
+    text = 'scheduled' if factor == 1 else f'scheduled, times {factor:g}'
+  else:
+    text = f'{rate * factor:g}' if rate == rate else "the optimizer's own"
+  return text if every == 1 else f'{text}, every {every} steps'
 
 
 def name_optimizer(optimizer: Optimizers) -> str:
@@ -123,7 +173,7 @@ def name_optimizer(optimizer: Optimizers) -> str:
 
 def _make(optimizer, factor, rates, name):
   """Returns the optimizer of a group, made with its factor of the rate."""
-  if not is_function(optimizer):
+  if not _is_function(optimizer):
     if factor != 1:
       raise UsageError(f'rate_factors has {factor:g} for {name}, whose optimizer has its own rate: '
                        'give optimizer as a function of the rate, as `lambda rate: '

@@ -39,19 +39,17 @@ def build_is_finite(reduced: ReducedGradients) -> Tensor:
 
 def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
   """Builds the diagnosis, which is no part of a step."""
-  variables = [variable for _, variable in reduced.gradients]
-  trainable = tf.trainable_variables()
+  trainable = [variable.op.name for variable in tf.trainable_variables()]
+  names = [variable.op.name for _, variable in reduced.gradients]
   with tf.name_scope('diagnosis'):
     rows = []
     for tower in reduced.towers:
-      names = [variable.op.name for variable in trainable]
-      parts = [dict(zip(names, part)) for part in (tower.gradients, tower.penalty_gradients)]
-      rows.append([build_all_finite([part.get(variable.op.name) for part in parts])
-                   for variable in variables])
+      parts = [dict(zip(trainable, part)) for part in (tower.gradients, tower.penalty_gradients)]
+      rows.append([build_all_finite([part.get(name) for part in parts]) for name in names])
     rows.append([build_all_finite([gradient]) for gradient, _ in reduced.gradients])
     with tf.device(HOST):
       return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in reduced.towers]),
-                       tf.stack(rows), [variable.op.name for variable in variables])
+                       tf.stack(rows), names)
 
 
 def run_guarded(is_finite: Tensor, update: Callable[[], Sequence[Any]],

@@ -100,7 +100,10 @@ def _open_keras(path):
   import h5py
   with h5py.File(path, 'r') as file:
     root = file.get('model_weights', file)
-    datasets = _find_keras_names(root) or _find_paths(root, h5py.Dataset)
+    datasets = _find_keras_names(root)
+    if not datasets:  # Keras 3 has them under their paths in the file.
+      root.visititems(lambda name, item: datasets.update(
+          {name: item} if isinstance(item, h5py.Dataset) else {}))
     tensors = {name: Info(tuple(dataset.shape), dataset.dtype)
                for name, dataset in sorted(datasets.items()) if dataset.dtype.kind in _KEPT}
     yield WeightsFile('Keras file', tensors, lambda name: np.asarray(datasets[name][()]))
@@ -123,10 +126,3 @@ def _read_names(layer) -> List[str]:
   keys.sort(key=lambda key: int(key[len('weight_names'):] or 0))
   return [name.decode() if isinstance(name, bytes) else str(name)
           for key in keys for name in layer.attrs[key]]
-
-
-def _find_paths(root, kind) -> Dict[str, Any]:
-  """Returns all data sets under their paths in the file, as Keras 3 has them."""
-  found: Dict[str, Any] = {}
-  root.visititems(lambda name, item: found.update({name: item}) if isinstance(item, kind) else None)
-  return found
