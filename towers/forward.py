@@ -29,6 +29,7 @@ from towers.tower.forward_pass import build_forward
 from towers.tower.global_batch import join_batches
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import build_precision
+from towers.tower.recording import record_tower
 from towers.training.saving.files import INDEX, list_steps, path_of
 from towers.training.saving.weights import find_best, restore_weights
 from towers.training.stepping.validation_pass import ValidationPass
@@ -96,7 +97,7 @@ class Forward:
       whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
-        towers = [build_forward(call, batch, index=index, device=device)
+        towers = [build_forward(call, batch, record_tower(device), index=index)
                   for index, (batch, device) in enumerate(zip(whole.batches, names))]
         join_sums(towers)
         self._names: Dict[str, Any] = dict(

@@ -27,6 +27,7 @@ from towers.tower.forward_pass import build_forward
 from towers.tower.global_batch import join_batches
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
+from towers.tower.recording import record_tower
 from towers.tower.tower import Tower
 from towers.update.averages import Averages
 from towers.whole import Whole, WholeRows
@@ -158,7 +159,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
   draws = begin_draws(store.seed)
   whole = join_batches([batch])
   tower = build_forward(ModelCall(model, store, whole, draws, precision=precision), batch,
-                        index=index, device=device, instead=snapshots)
+                        record_tower(device), index=index, instead=snapshots)
   # The training towers change the variables meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
   return build_validation([tower], feed=feed, is_validating=None,

@@ -120,7 +120,6 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
 
 
 def _check(name, x, part, has_shape, advice):
-  """Refuses what cannot be joined."""
   if not has_shape:
     raise UsageError(f'towers.{name} got the shape {x.shape}{advice}')
   if not (x.dtype.is_floating or x.dtype.is_integer):
@@ -208,8 +207,8 @@ def join_sums(towers: Sequence[Tower], *, workers: Workers = ALONE) -> None:
   built. A tower with 0 examples has a row that only fills its batch, and takes no part.
   """
   scopes, device = [tower.scope for tower in towers], towers[0].device
-  found = [(match_towers(collection, scopes), collection) for collection in (SUMS, SUM_GRADIENTS)]
-  if not any(values for values, _ in found):
+  sums, gradients = [match_towers(collection, scopes) for collection in (SUMS, SUM_GRADIENTS)]
+  if not sums:
     return
   counts = [tower.num_examples for tower in towers]
   # The gradient of no examples may be NaN, so it is left out like the sums.
@@ -219,9 +218,8 @@ def join_sums(towers: Sequence[Tower], *, workers: Workers = ALONE) -> None:
   examples = None
   if workers.num_workers > 1 and not all(isinstance(count, int) for count in counts):
     examples = tf.cast(tf.maximum(tf.reduce_sum(tf.stack(counts)), 1), tf.float32)
-  for values, collection in found:
-    scale = examples if collection == SUM_GRADIENTS else None
-    for identities in values:
+  for found, scale in ((sums, None), (gradients, examples)):
+    for identities in found:
       total = add_up(identities, weights, device, workers, scale)
       for identity in identities:
         identity.op._update_input(0, total)
@@ -245,12 +243,10 @@ def add_up(identities: Sequence[Tensor], weights: Sequence[Any], device: str, wo
   each worker multiplies its part by its own scale, and divides the sum by it.
   """
   with tf.device(device), tf.name_scope('all_sum'):
-    parts = [identity.op.inputs[0] for identity in identities]
-    zeros = tf.zeros_like(parts[0])
-    # 0 times NaN is NaN.
-    parts = [tf.where(takes_part, part, zeros) for part, (_, takes_part) in zip(parts, weights)]
-    parts = [part if weight is None else tf.cast(weight, part.dtype) * part
-             for part, (weight, _) in zip(parts, weights)]
+    zeros, parts = tf.zeros_like(identities[0].op.inputs[0]), []
+    for identity, (weight, takes_part) in zip(identities, weights):
+      part = tf.where(takes_part, identity.op.inputs[0], zeros)  # 0 times NaN is NaN.
+      parts.append(part if weight is None else tf.cast(weight, part.dtype) * part)
     total = add_all(parts)
     if scale is None:
       return sum_over_workers(total, workers)

@@ -10,7 +10,7 @@ from typing import Mapping, Optional, Sequence
 
 from tensorflow_v1 import Gradient, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_dependents, find_needed
+from towers.graph.walk import find_dependents, find_needed, list_sources
 from towers.input.batch import Batch
 
 
@@ -28,7 +28,7 @@ def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequen
   # A layer may name its ops after the tower that first called it.
   own = set(ops).union(tensor.op for tensor in batch.flatten() if tf.is_tensor(tensor))
   crossings = [(op, source) for op in ops if others
-               for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+               for source in list_sources(op)
                if source.name.startswith(tuple(others)) and source not in own]
   reached = find_dependents(op for op, _ in crossings)
   for what, values in results.items():

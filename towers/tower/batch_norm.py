@@ -20,10 +20,10 @@ from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.graph.writes import find_step_writes
-from towers.input.batch import Batch
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tower.all_towers import add_up, match_towers
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
+from towers.tower.global_batch import GlobalBatch
 from towers.tower.tower import Tower
 
 BATCH_NORMS = ('first', 'mean', 'sync')
@@ -31,58 +31,37 @@ BATCH_NORMS = ('first', 'mean', 'sync')
 _CHOICES = ('Switch', 'If', 'StatelessIf', 'Select', 'SelectV2')
 
 
-def check_kind(kind: str) -> None:
-  """Raises UsageError for a kind that is not one of `BATCH_NORMS`."""
-  if kind not in BATCH_NORMS:
-    raise UsageError(f"batch_norm is {kind!r}: choose one of {', '.join(BATCH_NORMS)}.")
+def needs_all_moments(kind: str, whole: GlobalBatch) -> bool:
+  """Returns whether later towers have a part in the moments that move the averages.
 
-
-class BatchNorms:
-  """The batch normalisation of all towers.
-
-  Attributes:
-    joins_norms: whether layers take the sums of all towers.
-    left_out: the collections to which later towers need not add.
+  With `first`, where the first tower has no examples, the next with examples stands in.
   """
+  may_be_empty = any(batch.may_be_empty for batch in whole.batches)
+  return whole.num_towers > 1 and (kind == 'mean' or kind == 'first' and may_be_empty)
 
-  def __init__(self, kind: str, batches: Sequence[Batch], workers: Workers):
-    """Prepares for a worker's towers, each on one of these batches; those without examples take no
-    part.
-    """
-    check_kind(kind)
-    num_towers = len(batches) * workers.num_workers
-    may_be_empty = any(batch.may_be_empty for batch in batches)
-    self._kind, self._workers = kind, workers
-    # With `first`, where the first tower has no examples, the next with examples stands in.
-    needs_later = kind == 'mean' or kind == 'first' and may_be_empty
-    self._joins_moments = needs_later and num_towers > 1
-    self.joins_norms = kind == 'sync' and num_towers > 1
-    self.left_out = [] if needs_later else [BATCH_MOMENTS]
 
-  def join(self, towers: Sequence[Tower]) -> None:
-    """Joins the towers, once they and their gradients are built.
+def join_moments(kind: str, towers: Sequence[Tower], workers: Workers) -> None:
+  """Replaces the first tower's moments by the mean over all, or by the first that has examples.
 
-    Raises:
-      UsageError: moving averages that nothing updates, or batch normalisation over towers with
-        layers that do not take part.
-    """
-    _check(self._kind, towers[0])
-    if self._joins_moments:
-      self._join_moments(towers)
+  Call it once the towers and their gradients are built.
 
-  def _join_moments(self, towers):
-    """Replaces the first tower's moments by the mean over all, or by the first that has examples.
-    """
-    device, workers = towers[0].device, self._workers
-    with tf.device(device), tf.name_scope('weigh_towers'):
-      examples = tf.cast(tf.stack([tower.num_examples for tower in towers]), tf.float32)
-      if self._kind == 'mean':
-        weights = examples / tf.maximum(sum_over_workers(tf.reduce_sum(examples), workers), 1.0)
-      else:
-        weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(towers)), ALONE
-      weights = [(weight, weight > 0) for weight in tf.unstack(weights)]
-    for identities in match_towers(BATCH_MOMENTS, [tower.scope for tower in towers]):
-      identities[0].op._update_input(0, add_up(identities, weights, device, workers))
+  Raises:
+    UsageError: moving averages that nothing updates, or batch normalisation over towers with
+      layers that do not take part.
+  """
+  _check(kind, towers[0])
+  if not needs_all_moments(kind, towers[0].whole):
+    return
+  device = towers[0].device
+  with tf.device(device), tf.name_scope('weigh_towers'):
+    examples = tf.cast(tf.stack([tower.num_examples for tower in towers]), tf.float32)
+    if kind == 'mean':
+      weights = examples / tf.maximum(sum_over_workers(tf.reduce_sum(examples), workers), 1.0)
+    else:
+      weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(towers)), ALONE
+    weights = [(weight, weight > 0) for weight in tf.unstack(weights)]
+  for identities in match_towers(BATCH_MOMENTS, [tower.scope for tower in towers]):
+    identities[0].op._update_input(0, add_up(identities, weights, device, workers))
 
 
 def _check(kind, tower):

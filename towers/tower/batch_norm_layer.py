@@ -84,17 +84,18 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
   # Sums, moments and variables are float32, whatever the dtype of x.
   channels = x.shape.as_list()[1 if data_format == 'NCHW' else -1]
   epsilon = max(epsilon, _MIN_EPSILON)
+
+  def get(name, first, **settings):
+    return tf.get_variable(name, [channels], tf.float32, initializer=first, **settings)
+
   with tf.variable_scope(name):
-    offset = tf.get_variable('offset', [channels], tf.float32, initializer=tf.zeros_initializer())
+    zeros, ones = tf.zeros_initializer(), tf.ones_initializer()
+    offset = get('offset', zeros)
     # Read here: a read inside of a branch has the device of neither the variable nor the tower.
-    factor = tf.convert_to_tensor(
-        tf.get_variable('scale', [channels], tf.float32, initializer=tf.ones_initializer())
-        if scale else tf.ones([channels]))
-    moving_mean = tf.get_variable('moving_mean', [channels], tf.float32,
-                                  initializer=tf.zeros_initializer(), trainable=False)
-    moving_variance = tf.get_variable('moving_variance', [channels], tf.float32,
-                                      initializer=tf.ones_initializer(), trainable=False)
-    averages = [tf.convert_to_tensor(moving_mean), tf.convert_to_tensor(moving_variance)]
+    factor = tf.convert_to_tensor(get('scale', ones) if scale else tf.ones([channels]))
+    moving = [get('moving_mean', zeros, trainable=False),
+              get('moving_variance', ones, trainable=False)]
+    averages = list(map(tf.convert_to_tensor, moving))
     is_fused = x.shape.ndims == 4 and not joins_norms()
     kernel = _Kernel(x if is_fused else tf.cast(x, tf.float32), factor,
                      tf.convert_to_tensor(offset), epsilon, data_format)
@@ -111,7 +112,7 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
       # A branch, since the batch's moments cost time.
       y, *moments = kernel.by_either(averages, is_training)
     if is_training is not False:
-      _move_averages([moving_mean, moving_variance], averages, moments, momentum)
+      _move_averages(moving, averages, moments, momentum)
     return y
 
 
@@ -121,7 +122,6 @@ def _is_compiled(x):
 
 
 def _move_averages(variables, averages, moments, momentum):
-  """Adds the updates of the moving averages to UPDATE_OPS."""
   names = ('batch_mean', 'batch_variance')
   for variable, old, moment, name in zip(variables, averages, moments, names):
     moment = tf.identity(moment, name=name)
@@ -139,15 +139,15 @@ class _Kernel:
     self._settings = dict(scale=factor, offset=offset, epsilon=epsilon, data_format=data_format)
 
   def by_batch(self, x=None) -> Sequence[Tensor]:
-    empty = tf.constant([], tf.float32)
-    return tf.raw_ops.FusedBatchNormV3(x=self._x if x is None else x, mean=empty, variance=empty,
-                                       is_training=True, **self._settings)[:3]
+    return self._fuse(x, [tf.constant([], tf.float32)] * 2, is_training=True)
 
   def by_averages(self, averages, x=None) -> Sequence[Tensor]:
+    return (self._fuse(x, averages, is_training=False)[0], *averages)
+
+  def _fuse(self, x, averages, is_training):
     mean, variance = averages
-    y = tf.raw_ops.FusedBatchNormV3(x=self._x if x is None else x, mean=mean, variance=variance,
-                                    is_training=False, **self._settings)[0]
-    return y, mean, variance
+    return tf.raw_ops.FusedBatchNormV3(x=self._x if x is None else x, mean=mean, variance=variance,
+                                       is_training=is_training, **self._settings)[:3]
 
   def by_either(self, averages, is_training) -> Sequence[Tensor]:
     graph = tf.get_default_graph()

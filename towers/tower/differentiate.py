@@ -1,32 +1,33 @@
 """Gradients of a tower: of its share of the loss and, for the first tower, of the penalties."""
 
-from typing import Callable, Optional
+from typing import Optional
 
-from tensorflow_v1 import Operation, tf
+from tensorflow_v1 import tf
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.tower.batch_norm_layer import gradients_of_training
 from towers.tower.precision import LARGEST_HALF_SCALE, Precision
+from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 
-def differentiate(tower: Tower, *, place: Callable[[Operation], str],
-                  precision: Optional[Precision]) -> Tower:
-  """Returns the tower with the gradients of its loss, zero where its batch is empty.
-
-  `place` is a device function that gives ops the tower's device.
-  """
-  graph = tf.get_default_graph()
-  num_ops = len(graph.get_operations())
-  with tf.device(place), tf.name_scope(tower.scope):
+def differentiate(tower: Tower, recording: Recording, precision: Optional[Precision]) -> Tower:
+  """Returns the tower with the gradients of its loss, zero where its batch is empty."""
+  num_ops = len(recording.list_ops())
+  with tf.device(recording.place), tf.name_scope(tower.scope):
     # Differentiate the sum and pass the share as its output gradient: saves the ops of a division.
     weight = _find_scale(precision, tower.whole.num_micro_batches) / tower.whole.divisor
     total = tower.sums['loss']
     with gradients_of_training():
       gradients = tower.batch.zero_if_empty(tf.gradients(
           total, tower.variables, [tf.convert_to_tensor(weight, total.dtype)]))
-  made = graph.get_operations()[num_ops:]
+  made = recording.list_ops()[num_ops:]
   keep_order(made)
-  _keep_on_tower(made, place)
+  for op in made:
+    # TensorFlow colocates the stacks that a loop's gradients need, and shapes of rows that are
+    # read, with the op whose value each holds: for a shared variable, on the variable's device.
+    if (op.type == 'StackV2' and any(b'ReadVariableOp' in group for group in op.colocation_groups())
+        or op.type == 'Shape' and op.inputs[0].op.type == 'ResourceGather'):
+      recording.take(op)
   return tower._replace(gradients=gradients)
 
 
@@ -61,23 +62,7 @@ def _find_scale(precision, num_micro_batches):
   return scale / num_micro_batches if num_micro_batches > 1 else scale
 
 
-def _keep_on_tower(ops, place):
-  """Places the stacks that a loop's gradients need, and shapes of rows that are read, on the tower.
-
-  TensorFlow colocates each with the op whose value it holds: for a shared variable that is read, on
-  the variable's device.
-  """
-  for op in ops:
-    if (op.type == 'StackV2' and any(b'ReadVariableOp' in group for group in op.colocation_groups())
-        or op.type == 'Shape' and op.inputs[0].op.type == 'ResourceGather'):
-      own = tf.AttrValue.ListValue(s=[f'loc:@{op.name}'.encode()])
-      op._set_attr('_class', tf.AttrValue(list=own))
-      op._set_device('')
-      op._set_device(place(op))
-
-
 def _differentiate_penalties(tower, scale):
-  """Returns the gradients of the tower's penalties times `scale`."""
   # A penalty on weights in half precision is itself of half precision, and so is the start of its
   # gradient. The rest of a large scale follows where the gradient is of float32.
   is_half = any(penalty.dtype == tf.float16 for penalty in tower.penalties)

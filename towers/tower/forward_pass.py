@@ -1,9 +1,9 @@
 """The forward pass of a tower: its losses and metrics, summed over its examples."""
 
 import functools
-from typing import Callable, Dict, Optional
+from typing import Dict, Optional
 
-from tensorflow_v1 import Operation, Variable, tf
+from tensorflow_v1 import Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import keep_order
 from towers.input.batch import Batch
@@ -14,38 +14,38 @@ from towers.tower.drawing.draws import tie_draws, warn_of_left
 from towers.tower.drawing.folds import find_folds
 from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall, call_beside
+from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 
-def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
-                  place: Optional[Callable[[Operation], str]] = None,
+def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index: int,
                   instead: Optional[Dict[str, Variable]] = None) -> Tower:
-  """Builds a tower without gradients.
+  """Builds a tower without gradients, whose recording has begun.
 
-  Args:
-    call, batch, index: of the tower's model.
-    device: where the tower stands.
-    place: a device function that gives its ops this device, or None.
-    instead: as of `ModelCall.compute`.
+  Its model reads the variables `instead` of the store's, see `ModelCall.compute`.
   """
-  graph, store = tf.get_default_graph(), call.store
-  num_ops = len(graph.get_operations())
-  collections = [tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES]
-  sizes = [len(tf.get_collection(key)) for key in collections]
-
-  with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope, joining(
+  store = call.store
+  with tf.device(recording.place), tf.name_scope(f'tower_{index}') as scope, joining(
       batch, num_towers=call.whole.num_towers, joins_norms=call.joins_norms):
-    sums, weights, losses, wholes = sum_returned(
+    sums = sum_returned(
         call.compute(batch.tensors, index=index, scope=scope, instead=instead), batch)
-    share = sums['loss'] / call.whole.divisor
-  update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
+    share = sums.values['loss'] / call.whole.divisor
+  update_ops, penalties = [
+      tf.get_collection(key)[recording.sizes.get(key, 0):]
+      for key in (tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES)]
   beside = functools.lru_cache(2)(functools.partial(call_beside, call, batch, scope=scope))
-  tower = Tower(device, scope, share, sums, batch, update_ops, penalties, call.whole,
-                weights=weights, losses=losses, wholes=wholes, call_beside=beside)
+  tower = Tower(recording.device, scope, share, sums.values, batch, update_ops, penalties,
+                call.whole, weights=sums.weights, losses=sums.losses, wholes=sums.wholes,
+                call_beside=beside)
 
-  ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
+  ops = [op for op in recording.list_ops() if op not in store.initial_ops]
   keep_order(ops)
-  _move_switches(ops, place or (lambda op: device))
+  # A branch puts the switch of a variable's value beside the op that reads it, often on the host,
+  # from which the value goes on to the tower. A clone gets the value itself, and would send it back
+  # to be switched.
+  for op in ops:
+    if op.type == 'Switch' and op.inputs[0].op.type == 'ReadVariableOp':
+      recording.take(op)
   _check(tower, ops, index, store)
   if index == 0 and batch.place is not None:
     call.draws.folds.update(find_folds(
@@ -57,7 +57,6 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
 
 
 def _check(tower, ops, index, store):
-  """Refuses what other towers or micro-batches would have a part in."""
   accumulate = tower.whole.num_micro_batches
   if accumulate > 1 and set(tower.losses) & set(tower.weights):
     raise UsageError(f'accumulate={accumulate} takes a step in micro-batches, and the '
@@ -69,16 +68,3 @@ def _check(tower, ops, index, store):
   named.update((f'metric {name}', list(whole.rows)) for name, whole in tower.wholes.items())
   check_apart(named, ops, index=index, others=store.scopes, batch=tower.batch)
   check_penalties(tower.sums['loss'], tower.penalties, ops)
-
-
-def _move_switches(ops, place):
-  """Places the switches of variables' values on the tower's device.
-
-  A branch puts each beside the op that reads the variable, often on the host, from which the value
-  goes on to the tower. A clone gets the value itself, and would send it back to be switched.
-  """
-  for op in ops:
-    if op.type == 'Switch' and op.inputs[0].op.type == 'ReadVariableOp':
-      op._clear_attr('_class')
-      op._set_device('')
-      op._set_device(place(op))

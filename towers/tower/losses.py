@@ -13,7 +13,7 @@ share of it, examples over weights of the global batch, is known in the forward 
 `all_towers`), so that one backward pass serves all.
 """
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
@@ -59,15 +59,7 @@ class Weighted(NamedTuple):
     return self + other
 
 
-class Sums(NamedTuple):
-  """What a tower's losses and metrics come to, by name; see `Tower`, whose `sums` are `values`."""
-  values: Dict[str, Tensor]
-  weights: Dict[str, Tensor]
-  losses: Sequence[str] = ()
-  wholes: Mapping[str, Whole] = {}
-
-
-def sum_returned(returned: Any, batch: Batch) -> Sums:
+def sum_returned(returned: Any, batch: Batch) -> 'Sums':
   """Returns the sums over a batch's examples of what a model has returned for it, see `Model`.
 
   Raises:
@@ -83,17 +75,17 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
     if name == 'loss' or name in losses:
       raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss '
                        'is a metric already: choose another name.')
-  summer = _Summer(batch)
-  is_several = isinstance(loss, (list, dict))
-  if is_several:
+  sums = Sums(batch)
+  if isinstance(loss, (list, dict)):
+    sums.losses = list(losses)
     for name, value in losses.items():
-      summer.add(name, f'The loss {name!r} of the model', value, _FIX_OF_SEVERAL)
-    summer.values = {'loss': summer.add_up(), **summer.values}
+      sums.add(name, f'The loss {name!r} of the model', value, _FIX_OF_SEVERAL)
+    sums.values = {'loss': sums.add_up(), **sums.values}
   else:
-    summer.add('loss', 'The loss of the model', losses['loss'], _FIX_LOSS, may_be_mean=True)
+    sums.add('loss', 'The loss of the model', losses['loss'], _FIX_LOSS, may_be_mean=True)
   for name, value in metrics.items():
-    summer.add(name, f'The metric {name}', value, _FIX_METRIC)
-  return Sums(summer.values, summer.weights, list(losses) if is_several else (), summer.wholes)
+    sums.add(name, f'The metric {name}', value, _FIX_METRIC)
+  return sums
 
 
 def _name_losses(loss) -> Dict[str, Any]:
@@ -124,8 +116,11 @@ def _is_trained(tensor):
   return any(variable.op in needed for variable in tf.trainable_variables())
 
 
-class _Summer:
-  """Sums values over the examples of a batch, without rows that only fill it up."""
+class Sums:
+  """What a tower's losses and metrics come to, without rows that only fill its batch up.
+
+  Its attributes are those of `Tower`, whose `sums` are the `values` here.
+  """
 
   def __init__(self, batch: Batch):
     self._batch = batch
@@ -133,6 +128,7 @@ class _Summer:
     self._is_real: Optional[Tensor] = None
     self.values: Dict[str, Tensor] = {}
     self.weights: Dict[str, Tensor] = {}
+    self.losses: Sequence[str] = ()
     self.wholes: Dict[str, Whole] = {}
 
   def add(self, name: str, what: str, value: Any, fix: str, may_be_mean: bool = False) -> None:
@@ -191,7 +187,6 @@ class _Summer:
     return self._batch.zero_if_empty([mean * tf.cast(self._batch.num_examples, mean.dtype)])[0]
 
   def _add_weighted(self, name, what, weighted):
-    """Adds the sum of weights times values, and that of the weights."""
     with tf.name_scope('weigh'):
       values, weights = [tf.cast(tf.convert_to_tensor(part), tf.float32) for part in weighted]
       weights = tf.stop_gradient(weights)
@@ -214,7 +209,6 @@ class _Summer:
         total.op._add_control_input(sign)
 
   def _take_rows(self, what, values):
-    """Returns the rows of the examples."""
     if not values.shape.ndims:
       raise UsageError(f'{what} has the shape {values.shape}: {_FIX_WHOLE}.')
     check = self._check_size(what, values, _FIX_WHOLE)
@@ -243,13 +237,12 @@ class _Summer:
   def _check_size(self, what, values, fix) -> Optional[Operation]:
     """Refuses another number of values than of rows; returns the op that does if a run knows."""
     batch, size = self._batch, values.shape.as_list()[0]
-    if size is not None and batch.num_rows is None:
-      raise UsageError(f'{what} has {size} values for every batch, but only a run knows how many '
-                       f'examples a batch has: {fix}.')
-    if size is not None and size != batch.num_rows:
-      raise UsageError(f'{what} has {size} values for a batch of {batch.num_rows} examples: {fix}.')
     if size is not None:
-      return None
+      if size == batch.num_rows:
+        return None
+      of_batch = (f'a batch of {batch.num_rows} examples' if batch.num_rows is not None else
+                  'every batch, but only a run knows how many examples a batch has')
+      raise UsageError(f'{what} has {size} values for {of_batch}: {fix}.')
     size = tf.size(values) if values.shape.ndims == 1 else tf.shape(values)[0]
     num_rows = self._find_num_rows()
     return tf.raw_ops.Assert(condition=tf.equal(size, num_rows), data=[

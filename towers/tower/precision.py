@@ -14,8 +14,8 @@ arXiv:1710.03740).
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import DType, Operation, Tensor, get_compute_capabilities, tf
-from towers.base.usage_error import UsageError
-from towers.placement.host import HOST
+from towers.base.usage_error import check_choice
+from towers.placement.host import HOST, is_gpu
 
 PRECISIONS = ('float32', 'mixed')
 LARGEST_HALF_SCALE = 2.0 ** 15  # float16 has no larger power of two.
@@ -55,8 +55,7 @@ def build_precision(kind: str, *, devices: Sequence[str],
   Raises:
     UsageError: an unknown kind.
   """
-  if kind not in PRECISIONS:
-    raise UsageError(f"precision is {kind!r}: choose one of {', '.join(PRECISIONS)}.")
+  check_choice('precision', kind, PRECISIONS)
   if kind == 'float32':
     return None
   dtype = choose_half(devices)
@@ -76,11 +75,9 @@ def build_precision(kind: str, *, devices: Sequence[str],
 
 def choose_half(devices: Sequence[str]) -> DType:
   """Returns bfloat16 if all devices are GPUs that compute in it, else float16."""
-  if all('GPU' in device for device in devices):
-    capabilities = get_compute_capabilities()
-    if capabilities and all(capability >= _BFLOAT16_SINCE for capability in capabilities):
-      return tf.bfloat16
-  return tf.float16
+  capabilities = get_compute_capabilities() if all(map(is_gpu, devices)) else ()
+  is_new = capabilities and min(capabilities) >= _BFLOAT16_SINCE
+  return tf.bfloat16 if is_new else tf.float16
 
 
 def cast_inputs(tensors: Any, dtype: DType) -> Any:

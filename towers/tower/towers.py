@@ -13,16 +13,19 @@ If the losses have weights, the sum of the weights of the global batch divides i
 knows it, so it divides what all of them have summed (see `towers.reduce.weights`).
 """
 
+import functools
 from typing import List, Optional, Sequence, Union
 
 from tensorflow_v1 import Tensor
 from towers.base import collector
+from towers.base.usage_error import check_choice
 from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
 from towers.placement.workers import ALONE, Workers
 from towers.tower import global_batch
 from towers.tower.all_towers import join_sums
-from towers.tower.batch_norm import BatchNorms
+from towers.tower.batch_norm import BATCH_NORMS, join_moments, needs_all_moments
+from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.cloning.cloner import Cloner
 from towers.tower.differentiate import add_penalties
 from towers.tower.drawing.draws import begin_draws
@@ -66,22 +69,21 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   """
   collector.collect_former()
   global_batch.check_numbers(batches, devices, store)
-  norms = BatchNorms(batch_norm, batches, workers)
-  cloner = Cloner(build, store, left_out=norms.left_out)
-  draws = begin_draws(store.seed)
+  check_choice('batch_norm', batch_norm, BATCH_NORMS)
   whole = global_batch.join_batches(batches, accumulate=accumulate,
                                     num_workers=workers.num_workers)
-  call = ModelCall(model, store, whole, draws, is_training, precision, norms.joins_norms)
+  cloner = Cloner(build, store, left_out=() if needs_all_moments(batch_norm, whole) else (
+      BATCH_MOMENTS,))
+  call = ModelCall(model, store, whole, begin_draws(store.seed), is_training, precision,
+                   joins_norms=batch_norm == 'sync' and whole.num_towers > 1)
 
-  def by_model(index, recording):
-    return build_tower(call, index, recording, frozen=frozen, recomputed=recompute)
-
+  by_model = functools.partial(build_tower, call, frozen=frozen, recomputed=recompute)
   towers: List[Tower] = []
   for index, device in enumerate(devices):
     towers.append(cloner.build(whole.batches, index, device, by_model))
     store.scopes.append(towers[-1].scope)
 
   towers[0] = add_penalties(towers[0], precision)
-  norms.join(towers)
+  join_moments(batch_norm, towers, workers)
   join_sums(towers, workers=workers)
   return towers

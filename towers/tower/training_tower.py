@@ -5,19 +5,14 @@ from typing import Sequence, Union
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
+from towers.placement import variables
 from towers.placement.set_values import keep_set_values
-from towers.placement.variables import (
-    check_reads,
-    check_shared,
-    freeze_variables,
-    seed_made_before,
-)
 from towers.tower.apart import check_apart
-from towers.tower.cloning.recording import Recording
 from towers.tower.differentiate import differentiate
 from towers.tower.forward_pass import build_forward
 from towers.tower.model_call import ModelCall
 from towers.tower.recomputing.recompute import recompute
+from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 
@@ -27,28 +22,27 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
 
   Its recording has begun; `frozen` and `recomputed` are as `build_towers` takes them.
   """
-  store, graph = call.store, tf.get_default_graph()
+  store = call.store
   before = tf.global_variables()
 
   # All towers start from the values that the first tower's model assigns.
   with contextlib.nullcontext() if index else keep_set_values():
-    tower = build_forward(call, call.whole.batches[index], index=index, device=recording.device,
-                          place=recording.place)
+    tower = build_forward(call, call.whole.batches[index], recording, index=index)
   if index == 0:
     _check_trained(call)
-    seed_made_before(store, tf.trainable_variables())
-    freeze_variables(frozen)
+    variables.seed_made_before(store, tf.trainable_variables())
+    variables.freeze_variables(frozen)
   else:
-    check_shared(before, tf.global_variables(), tower=index)
-  check_reads(store, store.replicas.get(index, {}), scope=tower.scope,
-              fix='use variables=host, first or balanced, or tower_build=clone')
+    variables.check_shared(before, tf.global_variables(), tower=index)
+  variables.check_reads(store, store.replicas.get(index, {}), scope=tower.scope,
+                        fix='use variables=host, first or balanced, or tower_build=clone')
 
   tower = tower._replace(variables=store.list_trainable(index))
-  num_forward = len(graph.get_operations())
-  tower = differentiate(tower, place=recording.place, precision=call.precision)
+  num_forward = len(recording.list_ops())
+  tower = differentiate(tower, recording, call.precision)
   tower = tower._replace(recomputed=recompute(
-      recomputed, tower, recording=recording, first_backward=num_forward, warns=index == 0))
-  check_apart(dict(gradients=tower.gradients), graph.get_operations()[recording.num_ops:],
+      recomputed, tower, recording=recording, num_forward=num_forward, warns=index == 0))
+  check_apart(dict(gradients=tower.gradients), recording.list_ops(),
               index=index, others=store.scopes, batch=tower.batch)
   return tower
 
@@ -56,14 +50,14 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
 def _check_trained(call):
   """Refuses a model without weights, or with weights in half precision: these lose small updates.
   """
-  variables = tf.trainable_variables()
-  if not variables:
+  trainable = tf.trainable_variables()
+  if not trainable:
     raise UsageError('The model made no trainable variable: make them with tf.get_variable in '
                      'the model function.')
   if call.precision is None:
     return
   dtype = call.precision.dtype
-  halves = [variable.op.name for variable in variables if variable.dtype.base_dtype == dtype]
+  halves = [variable.op.name for variable in trainable if variable.dtype.base_dtype == dtype]
   if halves:
     raise UsageError(f'precision=mixed, but {halves[0]} and {len(halves) - 1} more weights are of '
                      f'{dtype.name} themselves, in which small updates are lost: make them with '

@@ -11,7 +11,7 @@ from typing import Any, Collection, Dict, Iterable, Set
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import walk_called
-from towers.tower.cloning.names import get_op_name
+from towers.tower.cloning.names import get_op_name, reach_back
 
 _FIX = 'Build with tower_build=reuse.'
 # Their state lasts no longer than a step, in which a clone fills its own.
@@ -26,20 +26,13 @@ def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any]
   Of the graph's `nodes`, by name, a tower has `made` some, and those `inside` are cloned; `roots`
   are those of its results, and `batch` those of its batch.
   """
-  pending = [*roots, *(source for name in inside for source in map(get_op_name, nodes[name].input))]
-  seen: Set[str] = set()
-  while pending:
-    name = pending.pop()
-    if name in seen or name in inside or name not in made:
-      continue
-    seen.add(name)
-    for source in map(get_op_name, nodes[name].input):
-      if source in batch or source in inside:
-        raise UsageError(f'The model makes the op {name} outside of the name scope that it is '
-                         'called in, from its batch: clones of the tower would share it. Leave out '
-                         'tf.name_scope(None) or a name scope that ends with a slash, or build '
-                         'with tower_build=reuse.')
-      pending.append(source)
+  taken = {get_op_name(source) for name in inside for source in nodes[name].input}
+  for name in sorted(reach_back(taken.union(roots), nodes, made - inside)):
+    if any(source in batch or source in inside for source in map(get_op_name, nodes[name].input)):
+      raise UsageError(f'The model makes the op {name} outside of the name scope that it is called '
+                       'in, from its batch: clones of the tower would share it. Leave out '
+                       'tf.name_scope(None) or a name scope that ends with a slash, or build with '
+                       'tower_build=reuse.')
 
 
 def check_state(inside: Iterable[str], nodes: Dict[str, Any]) -> None:

@@ -6,13 +6,13 @@
 """
 
 import logging
-from typing import Any, Callable, Collection, List, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, Hashable, Optional, Sequence
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
-from towers.tower.cloning.pattern import Pattern, has_same_shapes
-from towers.tower.cloning.recording import Recording, record_tower
+from towers.tower.cloning.pattern import Pattern, find_static
+from towers.tower.recording import Recording, record_tower
 from towers.tower.tower import Tower
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
@@ -26,12 +26,12 @@ class Cloner:
 
   def __init__(self, build: str, store: VariableStore, *, left_out: Collection[str] = ()):
     """Knows no tower yet; clones add nothing to the collections `left_out`."""
-    if build not in TOWER_BUILDS:
-      raise UsageError(f"tower_build={build}: choose one of {', '.join(TOWER_BUILDS)}.")
+    check_choice('tower_build', build, TOWER_BUILDS)
     self._build = build
     self._store = store
     self._left_out = left_out
-    self._patterns: List[Pattern] = []
+    # By what is static in the batches of towers.
+    self._patterns: Dict[Hashable, Pattern] = {}
 
   def build(self, batches: Sequence[Batch], index: int, device: str,
             by_model: Callable[[int, Recording], Tower]) -> Tower:
@@ -40,27 +40,21 @@ class Cloner:
     Raises:
       UsageError: a tower cannot be cloned, and `build` is 'clone'.
     """
-    batch = batches[index]
-    for pattern in self._patterns:
-      if has_same_shapes(pattern.batch, batch):
-        clone = self._attempt(pattern.clone, batch, index, device)
-        if clone is not None:
-          return clone
-        break
+    static, *later = map(find_static, batches[index:])
+    if static in self._patterns:
+      clone = self._attempt(self._patterns[static].clone, batches[index], index, device)
+      if clone is not None:
+        return clone
     recording = record_tower(device)
     tower = by_model(index, recording)
-    if self._is_worth_cloning(batch, recording, batches[index + 1:]):
+    # A layer of Keras holds the first tower's variables; a clone takes those of its own tower.
+    is_worth = (self._build == 'clone' or self._build == 'auto' and (
+        self._store.replicas or len(recording.on_device) >= _OPS_WORTH_CLONING))
+    if static in later and is_worth:
       made = self._attempt(Pattern, tower, recording, store=self._store,
                            left_out=self._left_out)
-      self._patterns += [] if made is None else [made]
+      self._patterns.update({} if made is None else {static: made})
     return tower
-
-  def _is_worth_cloning(self, batch, recording, later):
-    if self._build == 'reuse' or not any(has_same_shapes(batch, other) for other in later):
-      return False
-    # A layer of Keras holds the first tower's variables; a clone takes those of its own tower.
-    return (self._build == 'clone' or bool(self._store.replicas)
-            or len(recording.on_device) >= _OPS_WORTH_CLONING)
 
   def _attempt(self, make: Callable[..., Any], *args, **settings) -> Optional[Any]:
     """Returns what `make` makes; if that fails, warns in one line and turns cloning off."""
@@ -75,5 +69,5 @@ class Cloner:
       logging.getLogger('towers').warning(
           'tower_build=auto calls the model for every tower instead of cloning the first. %s',
           ' '.join(reason.split()))
-      self._build, self._patterns = 'reuse', []
+      self._build, self._patterns = 'reuse', {}
       return None

@@ -10,7 +10,7 @@ name of a tensor outside, the importer would replace both; if two ops had one na
 """
 
 import re
-from typing import Collection, Dict
+from typing import Any, Collection, Dict, Iterable, Set
 
 from tensorflow_v1 import Tensor
 
@@ -75,3 +75,15 @@ class Names:
 def get_op_name(name: str) -> str:
   """Returns the op's name from a node's input: 'op', 'op:1' or '^op'."""
   return name.lstrip('^').split(':')[0]
+
+
+def reach_back(roots: Iterable[str], nodes: Dict[str, Any], within: Set[str]) -> Set[str]:
+  """Returns the names, of those `within`, that the roots are computed from, with the roots."""
+  reached: Set[str] = set()
+  pending = list(roots)
+  while pending:
+    name = pending.pop()
+    if name in within and name not in reached:
+      reached.add(name)
+      pending.extend(map(get_op_name, nodes[name].input))
+  return reached

@@ -11,12 +11,11 @@ own name scope:
   is_training, the micro-batch, all other variables: shared, since they are outside of the tower
 
 A clone computes the same bits as a tower that the model builds. It leaves out what only one tower
-needs: updates of moving averages, penalties, summaries. It also leaves out repetition: a shared
-variable is read once on its device, and the value is sent to every tower; equal constants are
-merged, known shapes become constants, and of the others each is computed once, from the batch.
+needs: updates of moving averages, penalties, summaries. It also leaves out repetition (see
+`pattern_graph`); and a shared variable is read once on its device, and the value sent to all.
 """
 
-from typing import Any, Dict, Iterable, List, Sequence, Set
+from typing import Any, Dict, Hashable, Iterable, List
 
 from tensorflow_v1 import import_placed, tf
 from towers.input.batch import Batch
@@ -24,9 +23,9 @@ from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.randomness import is_random, seed_nodes
 from towers.placement.variables import VariableStore
 from towers.tower.cloning.check import check_scope, check_state
-from towers.tower.cloning.names import get_op_name
+from towers.tower.cloning.names import get_op_name, reach_back
 from towers.tower.cloning.pattern_graph import PatternGraph
-from towers.tower.cloning.recording import Recording
+from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 # Collections to which one tower adds for all, and descriptions of the graph.
@@ -50,7 +49,7 @@ class Pattern:
     """
     self._tower, self.batch, self._store = tower, tower.batch, store
     graph = tf.get_default_graph()
-    made = {op.name for op in graph.get_operations()[recording.num_ops:]}
+    made = {op.name for op in recording.list_ops()}
     own = {name for name in made if name.startswith(tower.scope)}
     self._collected = _find_collected(recording, own, left_out)
     self._results = {name: getattr(tower, name) for name in _RESULTS}
@@ -61,7 +60,7 @@ class Pattern:
 
     graph_def = graph.as_graph_def()
     nodes = {node.name: node for node in graph_def.node}
-    self._inside = _reach_back(roots, nodes, own)
+    self._inside = reach_back(roots, nodes, own)
     check_scope(roots, self._inside, nodes=nodes, made=made,
                 batch={tensor.op.name for tensor in _tensors(self.batch)})
     check_state(self._inside, nodes)
@@ -158,22 +157,10 @@ class Pattern:
     return dict(zip([tensor.name for tensor in roots], found))
 
 
-def has_same_shapes(left: Batch, right: Batch) -> bool:
-  """Returns whether all that is static is the same in two batches.
-
-  A pattern holds what Python has computed from static shapes.
-  """
-  if left.may_be_empty != right.may_be_empty or left.is_static != right.is_static:
-    return False
-  if left.is_static and left.num_examples != right.num_examples:
-    return False
-  return all(a.dtype == b.dtype and _sizes(a) == _sizes(b)
-             for a, b in zip(_tensors(left), _tensors(right)))
-
-
-def _sizes(tensor):
-  """Returns the sizes of the tensor's axes, or None where even their number is unknown."""
-  return None if tensor.shape.ndims is None else tensor.shape.as_list()
+def find_static(batch: Batch) -> Hashable:
+  """Returns all that is static in a batch: a pattern holds what Python has computed from it."""
+  return (batch.may_be_empty, batch.num_examples if batch.is_static else None,
+          *((tensor.dtype, str(tensor.shape)) for tensor in _tensors(batch)))
 
 
 def _tensors(batch):
@@ -192,15 +179,3 @@ def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
     if items and key not in left_out:
       collected[key] = items
   return collected
-
-
-def _reach_back(roots: Sequence[str], nodes: Dict[str, Any], own: Set[str]) -> Set[str]:
-  """Returns the names of the tower's `own` ops that the roots are computed from."""
-  reached: Set[str] = set()
-  pending = [name for name in roots if name in own]
-  while pending:
-    name = pending.pop()
-    if name not in reached:
-      reached.add(name)
-      pending.extend(source for source in map(get_op_name, nodes[name].input) if source in own)
-  return reached

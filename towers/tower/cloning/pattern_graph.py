@@ -97,12 +97,10 @@ class PatternGraph:
     of_batch = add('Shape', '/batch', [self.names.get_input(batch.name)], out_type=of_type,
                    T=tf.AttrValue(type=batch.dtype.as_datatype_enum))
     begin, end = constant([0], '/begin'), constant([1], '/end')
-    masks = {f'{mask}_mask': tf.AttrValue(i=int(mask == 'shrink_axis'))
-             for mask in ('begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
     rows = add('StridedSlice', '/n', [of_batch, begin, end, end], T=of_type, Index=of_type,
-               **masks)
+               shrink_axis_mask=tf.AttrValue(i=1))
     sizes = [rows if size is None else constant(size, '/size') for size in shape]
-    return add('Pack', '', sizes, T=of_type, N=tf.AttrValue(i=len(sizes)), axis=tf.AttrValue(i=0))
+    return add('Pack', '', sizes, T=of_type, N=tf.AttrValue(i=len(sizes)))
 
   def _add_constant(self, node, is_placed):
     """Adds a constant, unless an equal one is there; returns whether the node is a constant."""

@@ -12,12 +12,13 @@ A copy computes the same as its original if the original has no state. Not copie
 """
 
 import collections
-from typing import Dict, Iterable, List, Set
+import functools
+from typing import Dict, Iterable, Set
 
 import numpy as np
 
 from tensorflow_v1 import Operation, Tensor, tf
-from towers.graph.walk import find_needed
+from towers.graph.walk import find_needed, sort
 from towers.tower.all_towers import SUMS
 from towers.tower.recomputing.segments import Activation
 
@@ -44,10 +45,11 @@ class Passes:
     self.reads = [(op, index, tensor) for op in backward if op.type not in READS_SHAPES
                   for index, tensor in enumerate(op.inputs) if tensor.op in forward]
     needed = find_needed([tensor.op for _, _, tensor in self.reads], within=forward)
-    self.positions = {op: position for position, op in enumerate(_sort(needed))}
-    self._joined = {tensor.op for tensor in tf.get_collection(SUMS)}
+    self.positions = {op: position for position, op in enumerate(sort(needed))}
+    joined = {tensor.op for tensor in tf.get_collection(SUMS)}
+    self._is_pure = functools.lru_cache(maxsize=None)(
+        lambda op: op not in joined and _is_pure(op))
     self._sources: Dict[Tensor, Tensor] = {}
-    self._pure: Dict[Operation, bool] = {}
     self.activations = self._find_activations()
 
   def find_source(self, tensor: Tensor) -> Tensor:
@@ -59,10 +61,8 @@ class Passes:
 
   def can_copy(self, tensor: Tensor) -> bool:
     """Returns whether a tensor is large, and a copy of its op computes the same."""
-    if tensor.op not in self._pure:
-      self._pure[tensor.op] = tensor.op not in self._joined and _is_pure(tensor.op)
     is_small = tensor.shape.ndims is not None and _guess_bytes(tensor) <= self._small
-    return self._pure[tensor.op] and not is_small
+    return self._is_pure(tensor.op) and not is_small
 
   def _find_activations(self):
     def is_activation(tensor):
@@ -98,27 +98,6 @@ def is_in_loop(op: Operation) -> bool:
   """Returns whether an op is inside of a `tf.while_loop`."""
   context = op._get_control_flow_context()
   return context is not None and context.GetWhileContext() is not None
-
-
-def _sort(ops: Set[Operation]) -> List[Operation]:
-  """Returns ops in an order in which they can run, and as near as can be to that in the graph.
-
-  Stateless twins of random ops are made after the ops that take them.
-  """
-  order: Dict[Operation, None] = {}
-  begun: Set[Operation] = set()
-  for root in sorted(ops, key=lambda op: op._id):
-    pending = [root]
-    while pending:
-      op = pending[-1]
-      if op not in begun:
-        begun.add(op)
-        pending += [source for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-                    if source in ops and source not in begun]
-      else:
-        pending.pop()
-        order.setdefault(op)
-  return list(order)
 
 
 def _find_small(sizes: Iterable[int], total: int) -> int:

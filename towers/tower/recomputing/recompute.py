@@ -16,17 +16,18 @@ whose key both passes share. What cannot be copied is kept (see `activations`).
 """
 
 import collections
+import functools
 import logging
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Union
 
-from tensorflow_v1 import Gradient, Operation, Tensor, import_placed, tf
+from tensorflow_v1 import Operation, Tensor, import_placed, tf
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_needed
+from towers.graph.walk import find_needed, list_ops
 from towers.placement.patterns import shorten
-from towers.tower.cloning.recording import Recording
 from towers.tower.recomputing import segments
 from towers.tower.recomputing.activations import Passes
 from towers.tower.recomputing.ends import find_ends
+from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 _KEPT = 'kept/'
@@ -46,13 +47,14 @@ class Recomputed(NamedTuple):
   num_ops: int
 
 
-def recompute(setting: Union[str, int], tower: Tower, *, recording: Recording, first_backward: int,
+def recompute(setting: Union[str, int], tower: Tower, *, recording: Recording, num_forward: int,
               warns: bool) -> Optional[Recomputed]:
   """Makes the gradients of a tower read copies of its activations; returns None if it makes none.
 
   Args:
     setting: see `parse_recompute`.
-    tower, recording: of a tower with its gradients, whose ops start at `first_backward`.
+    tower, recording: of a tower with its gradients.
+    num_forward: the number of its ops before these.
     warns: whether to say if there is nothing to gain.
 
   Raises:
@@ -61,18 +63,17 @@ def recompute(setting: Union[str, int], tower: Tower, *, recording: Recording, f
   parsed = segments.parse_recompute(setting)
   if parsed == 'none':
     return None
-  ops = tf.get_default_graph().get_operations()
-  forward = {op for op in ops[recording.num_ops:first_backward] if op.name.startswith(tower.scope)}
-  roots = _find_ops(tower.gradients)
-  backward = find_needed(roots, within=set(ops[first_backward:]))
+  ops = recording.list_ops()
+  forward = {op for op in ops[:num_forward] if op.name.startswith(tower.scope)}
+  roots = list_ops(tower.gradients)
+  backward = find_needed(roots, within=set(ops[num_forward:]))
   passes = Passes(forward, backward)
   cuts = _choose(parsed, passes, tower.scope, warns)
   if not cuts:
     return None
   copies = _Copies(passes, cuts, tower.scope, recording)
-  copies.replace_reads()
   copies.delay(tower.sums['loss'].op, roots, backward, recording)
-  return Recomputed(copies.scope[len(tower.scope):], len(cuts) + 1, copies.count_ops())
+  return Recomputed(copies.scope[len(tower.scope):], len(cuts) + 1, len(copies.by_original))
 
 
 def _choose(parsed, passes, scope, warns) -> List[int]:
@@ -111,34 +112,27 @@ def _find_named(names, passes, scope):
 
 
 class _Copies:
-  """The copies of all segments but the last."""
+  """The copies of all segments but the last, `by_original`."""
 
   def __init__(self, passes: Passes, cuts: Sequence[int], scope: str, recording: Recording):
-    """Adds the copies to the graph."""
+    """Adds the copies to the graph, and gives them to the backward pass."""
     self._passes, self._cuts = passes, cuts
-    self._known: Dict[Tensor, bool] = {}
+    self._is_copied = functools.lru_cache(maxsize=None)(self._find_is_copied)
     self.scope = tf.get_default_graph().unique_name(f'{scope}recompute') + '/'
     # The ops of each segment that are copied.
     self._originals: List[Set[Operation]] = [set() for _ in cuts]
     self._replaced = [read for read in passes.reads if self._is_copied(read[2])]
     for _, _, tensor in self._replaced:
       self._reach_back(tensor.op)
-    self._import(scope, recording)
-
-  def count_ops(self) -> int:
-    """Returns the number of copied ops."""
-    return sum(map(len, self._originals))
+    self.by_original = self._import(scope, recording)
+    for op, index, tensor in self._replaced:
+      op._update_input(index, self.by_original[tensor.op].outputs[tensor.value_index])
 
   def _find_segment(self, op):
     return segments.find_segment(self._passes.positions[op], self._cuts)
 
-  def _is_copied(self, tensor) -> bool:
+  def _find_is_copied(self, tensor):
     """Returns whether the backward pass takes a copy of a tensor, and not the tensor itself."""
-    if tensor not in self._known:
-      self._known[tensor] = self._decide(tensor)
-    return self._known[tensor]
-
-  def _decide(self, tensor):
     passes = self._passes
     segment = self._find_segment(tensor.op) if tensor.op in passes.positions else None
     if segment is None or segment == len(self._cuts):
@@ -159,8 +153,8 @@ class _Copies:
         originals.add(op)
         pending.extend(tensor.op for tensor in op.inputs if self._is_copied(tensor))
 
-  def _import(self, scope, recording):
-    """Imports the copies, each on its original's device."""
+  def _import(self, scope, recording) -> Dict[Operation, Operation]:
+    """Imports and returns the copies, each on its original's device."""
     graph_def = tf.GraphDef()
     input_map: Dict[str, Tensor] = {}
     names: Dict[Operation, str] = {}
@@ -181,19 +175,15 @@ class _Copies:
           input_map[_KEPT + tensor.name] = tensor
     found = import_placed(graph_def, name=self.scope, input_map=input_map,
                           return_elements=list(names.values()))
-    self._copies = dict(zip(names, found))
-    for op, copy in self._copies.items():
+    copies = dict(zip(names, found))
+    for op, copy in copies.items():
       if op.control_inputs:
         copy._add_control_inputs(op.control_inputs)
       for output, tensor in zip(copy.outputs, op.outputs):
         output.set_shape(tensor.shape)
       if op.name in recording.on_device:
         recording.on_device.add(copy.name)
-
-  def replace_reads(self) -> None:
-    """Gives the backward pass the copies."""
-    for op, index, tensor in self._replaced:
-      op._update_input(index, self._copies[tensor.op].outputs[tensor.value_index])
+    return copies
 
   def delay(self, loss: Operation, roots: Sequence[Operation], backward: Set[Operation],
             recording: Recording) -> None:
@@ -214,15 +204,4 @@ class _Copies:
       awaited = {begin}
       for op in self._originals[segment]:
         if not any(map(self._is_copied, op.inputs)):
-          self._copies[op]._add_control_input(begin)
-
-
-def _find_ops(gradients: Iterable[Optional[Gradient]]) -> List[Operation]:
-  """Returns the ops of gradients."""
-  found = []
-  for gradient in gradients:
-    if isinstance(gradient, tf.IndexedSlices):
-      found += [gradient.values.op, gradient.indices.op]
-    elif gradient is not None:
-      found.append(gradient.op)
-  return found
+          self.by_original[op]._add_control_input(begin)

@@ -46,21 +46,18 @@ def parse_recompute(setting: Any) -> Union[str, int, List[str]]:
   Raises:
     UsageError: something else, or fewer than two segments.
   """
-  if setting in ('none', 'auto'):
-    return setting
-  if isinstance(setting, int) and not isinstance(setting, bool):
-    number = setting
-  elif isinstance(setting, str) and setting.lstrip('-').isdigit():
-    number = int(setting)
-  else:
-    names = setting.split(',') if isinstance(setting, str) else []
-    if not names or not all(names):
-      raise UsageError(f'recompute={setting}: {_ADVICE}')
-    return names
-  if number < 2:
-    raise UsageError(f'recompute={setting}: one segment is the whole forward pass, which saves '
-                     f'nothing: {_ADVICE}')
-  return number
+  text = str(setting)
+  if text in ('none', 'auto'):
+    return text
+  if text.lstrip('-').isdigit():
+    if int(text) < 2:
+      raise UsageError(f'recompute={text}: one segment is the whole forward pass, which saves '
+                       f'nothing: {_ADVICE}')
+    return int(text)
+  names = text.split(',')
+  if not isinstance(setting, str) or not all(names):
+    raise UsageError(f'recompute={text}: {_ADVICE}')
+  return names
 
 
 def estimate_peak(activations: Sequence[Activation], cuts: Sequence[int]) -> int:

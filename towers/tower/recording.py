@@ -1,13 +1,13 @@
 """A recording: the graph before a tower is built, and what its device function places."""
 
-from typing import Callable, Dict, NamedTuple, Set
+from typing import Callable, Dict, List, NamedTuple, Set
 
 from tensorflow_v1 import Operation, tf
 from towers.placement.host import HOST, is_gpu
 
 
 class Recording(NamedTuple):
-  """The state of the graph before a tower is built, which its pattern needs.
+  """The state of the graph before a tower is built.
 
   Attributes:
     device: of the tower.
@@ -21,6 +21,16 @@ class Recording(NamedTuple):
   on_device: Set[str]
   num_ops: int
   sizes: Dict[str, int]
+
+  def take(self, op: Operation) -> None:
+    """Places an op on the tower's device, wherever TensorFlow has put it."""
+    op._clear_attr('_class')
+    op._set_device('')
+    op._set_device(self.place(op))
+
+  def list_ops(self) -> List[Operation]:
+    """Returns the ops that were made since."""
+    return tf.get_default_graph().get_operations()[self.num_ops:]
 
 
 def record_tower(device: str) -> Recording:
