@@ -10,7 +10,7 @@ import functools
 import importlib
 from typing import Any, Callable, Dict, Tuple
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 
 __all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier', 'build_logits']
 
@@ -59,11 +59,8 @@ def build_logits(name: str, *, num_classes: int, data_format: str = 'NHWC',
   Raises:
     UsageError: an unknown name or data format, or paths to drop of a model without them.
   """
-  if name not in MODELS:
-    raise UsageError(f"There is no model '{name}'; choose one of {', '.join(MODELS)}.")
-  if data_format not in DATA_FORMATS:
-    raise UsageError(f"There is no data format '{data_format}'; choose one of "
-                     f"{', '.join(DATA_FORMATS)}.")
+  check_choice('model', name, MODELS)
+  check_choice('data_format', data_format, DATA_FORMATS)
   module, settings = MODELS[name]
   if drop_path:
     if module != 'nasnet':

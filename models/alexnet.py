@@ -21,8 +21,6 @@ from tensorflow_v1 import tf
 
 from .layers import Layers, dense
 
-DROPOUT_RATE = 0.5
-
 
 def build_logits(images, is_training, num_classes, *, for_cifar=False, data_format='NHWC'):
   """Builds the logits, see `models`.
@@ -49,6 +47,6 @@ def build_logits(images, is_training, num_classes, *, for_cifar=False, data_form
   x = layers.flatten(pool(conv(x, 256, 3, name='conv5', bias=bias)))
   if not for_cifar:
     for name in ('dense1', 'dense2'):
-      x = dense(layers.dropout(x, DROPOUT_RATE), 4096, name=name, activation=tf.nn.relu,
+      x = dense(layers.dropout(x, 0.5), 4096, name=name, activation=tf.nn.relu,
                 initializer=initializer, bias=bias)
   return dense(x, num_classes, name='logits', initializer=initializer)

@@ -9,8 +9,6 @@ from tensorflow_v1 import tf
 
 from .layers import Layers, dense
 
-DROPOUT_RATE = 0.4
-
 
 def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
   """Builds the logits, see `models`."""
@@ -19,5 +17,5 @@ def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
   x = layers.max_pool(layers.conv(x, 32, 5, name='conv1'))
   x = layers.max_pool(layers.conv(x, 64, 5, name='conv2'))
   x = dense(layers.flatten(x), 128, name='dense1', activation=tf.nn.relu)
-  x = layers.dropout(x, DROPOUT_RATE)
+  x = layers.dropout(x, 0.4)
   return dense(x, num_classes, name='logits')

@@ -52,7 +52,7 @@ class KerasModel:
                        '...), or the function you called.')
     self._make = make
     self._given_loss = None if loss is None else keras.losses.get(loss)
-    self._loss: Any = self._given_loss
+    self._loss: Any = None
     self._metrics = {name: keras.metrics.get(metric) for name, metric in (metrics or {}).items()}
     self._preprocess = preprocess or _bytes_to_floats
     self._graph: Any = None
@@ -82,8 +82,7 @@ class KerasModel:
     is_first = self._graph is not graph
     if is_first:
       self._layers = self._make_layers()
-      if self._given_loss is None:
-        self._loss = _find_loss(self._layers)
+      self._loss = self._given_loss or _find_loss(self._layers)
       self._graph = graph
     inputs = self._preprocess(inputs)
     outputs = _call(self._layers, inputs, is_training)

@@ -135,15 +135,14 @@ class Layers(NamedTuple):
     return tf.nn.max_pool(x, ksize=self._at_positions(size), strides=strides, padding=padding,
                           data_format=self.data_format)
 
-  def average_pool(self, x, size, stride, padding='SAME'):
+  def average_pool(self, x, size, stride):
     """The mean of each square of `size` pixels, every `stride` pixels, without the padding."""
     return tf.nn.avg_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride),
-                          padding=padding, data_format=self.data_format)
+                          padding='SAME', data_format=self.data_format)
 
   def mean(self, x):
     """The mean over all positions, `[batch, channels]`."""
-    axes = _POSITION_AXES[self.data_format]
-    sizes = [x.shape.as_list()[axis] for axis in axes]
+    axes, sizes = _POSITION_AXES[self.data_format], self.count_pixels(x)
     if None in sizes:
       return tf.reduce_mean(x, axes)
     # For another number of examples in each batch, a GPU asks its host for the shapes of a mean's
@@ -181,10 +180,7 @@ class Layers(NamedTuple):
     """Flattens x to `[batch, features]` in the order of NHWC; only the batch may be unknown."""
     if self.data_format == 'NCHW':
       x = tf.transpose(x, [0, 2, 3, 1])
-    features = 1
-    for size in x.shape.as_list()[1:]:
-      features *= size
-    return tf.reshape(x, [-1, features])
+    return tf.reshape(x, [-1, x.shape[1:].num_elements()])
 
   def dropout(self, x, rate):
     """Zeroes a share in [0, 1) of the features while training and scales up the rest (Srivastava et

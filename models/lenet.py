@@ -9,8 +9,6 @@ from tensorflow_v1 import tf
 
 from .layers import Layers, dense
 
-DROPOUT_RATE = 0.2
-
 
 def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
   """Builds the logits, see `models`, of images of at least 9 pixels each way.
@@ -23,5 +21,5 @@ def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
   x = layers.max_pool(layers.conv(x, 16, 5, name='conv2', padding='VALID'))
   x = dense(layers.flatten(x), 120, name='dense1', activation=tf.nn.relu)
   x = dense(x, 84, name='dense2', activation=tf.nn.relu)
-  x = layers.dropout(x, DROPOUT_RATE)
+  x = layers.dropout(x, 0.2)
   return dense(x, num_classes, name='logits')

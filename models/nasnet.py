@@ -81,24 +81,21 @@ class _Variant(NamedTuple):
   num_normal: int
   channels: int
   stem_channels: int
-  has_reducing_stem: bool
-  skips_reduction: bool
-  dropout_rate: float
-  momentum: float
-  epsilon: float
+  has_reducing_stem: bool = False
+  skips_reduction: bool = False
+  dropout_rate: float = 0.0
+  momentum: float = 0.9
+  epsilon: float = 1e-5
 
 
-_CIFAR: Dict[str, Any] = dict(has_reducing_stem=False, skips_reduction=False, dropout_rate=0.0,
-                              momentum=0.9, epsilon=1e-5)
 _IMAGENET: Dict[str, Any] = dict(has_reducing_stem=True, dropout_rate=0.5, momentum=0.9997,
                                  epsilon=1e-3)
 # In the paper's notation, normal cells @ channels of the last stage's outputs: 6 @ 768, 4 @ 1056,
 # 6 @ 4032.
 _VARIANTS = {
-    'cifar': _Variant(num_normal=6, channels=32, stem_channels=96, **_CIFAR),
-    'cifar_large': _Variant(num_normal=6, channels=168, stem_channels=504, **_CIFAR),
-    'mobile': _Variant(num_normal=4, channels=44, stem_channels=32, skips_reduction=False,
-                       **_IMAGENET),
+    'cifar': _Variant(num_normal=6, channels=32, stem_channels=96),
+    'cifar_large': _Variant(num_normal=6, channels=168, stem_channels=504),
+    'mobile': _Variant(num_normal=4, channels=44, stem_channels=32, **_IMAGENET),
     'large': _Variant(num_normal=6, channels=168, stem_channels=96, skips_reduction=True,
                       **_IMAGENET),
 }

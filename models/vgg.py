@@ -14,7 +14,6 @@ from tensorflow_v1 import tf
 
 from .layers import Layers, dense, glorot_uniform
 
-DROPOUT_RATE = 0.5
 _CHANNELS = (64, 128, 256, 512, 512)
 # Convolutions of each stage, by the number of layers with weights.
 _NUM_CONVS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -35,5 +34,5 @@ def build_logits(images, is_training, num_classes, *, depth=16, data_format='NHW
   x = layers.flatten(x)
   for name in ('dense1', 'dense2'):
     x = dense(x, 4096, name=name, activation=tf.nn.relu, initializer=glorot_uniform())
-    x = layers.dropout(x, DROPOUT_RATE)
+    x = layers.dropout(x, 0.5)
   return dense(x, num_classes, name='logits')
