@@ -1,5 +1,6 @@
 """Sets how many tests run at a time, and which points at night; lets processes answer signals."""
 
+import collections
 import functools
 import gc
 import os
@@ -36,16 +37,18 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
   """Lets a commit run the points that `nightly(but=...)` names, and `plain` tests on 1.14 alone."""
-  left = {}
+  left, seen = {}, collections.Counter()
   for item in items:
     if item.get_closest_marker('plain') and sys.version_info[:2] != (3, 7):
       item.add_marker('nightly')
     for mark in [mark for mark in item.own_markers if mark.name == 'nightly' and mark.kwargs]:
-      but = mark.kwargs['but']
-      ids = left.setdefault(item.nodeid.split('[')[0], {but} if isinstance(but, str) else {*but})
-      if item.callspec.id in ids:
+      but, test = mark.kwargs['but'], item.nodeid.split('[')[0]
+      first = but if isinstance(but, int) else 0
+      ids = left.setdefault(test, set() if first else {but} if isinstance(but, str) else {*but})
+      seen[test] += 1
+      if seen[test] <= first or item.callspec.id in ids:
         item.own_markers.remove(mark)
-        ids.remove(item.callspec.id)
+        ids.discard(item.callspec.id)
   unknown = [f'{test}[{name}]' for test, ids in left.items() for name in sorted(ids)]
   if unknown and not (config.getoption('lf', False)
                       or any('[' in argument for argument in config.args)):

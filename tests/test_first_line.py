@@ -94,6 +94,7 @@ class Own(towers.Callback):
   """Does nothing."""
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('program, settings, message', [
     (model, {}, 'towers.train takes a program, and got <function model'),
     (None, dict(callbacks=[Own]), 'callbacks has the class Own: give an object of it, as '
@@ -117,6 +118,7 @@ def test_a_check_of_something_else_is_refused():
     towers.check(model, EXAMPLES, accumulate=2)
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('given, message', [
     (lambda: tf.data.Dataset.range(3), 'write examples=towers.from_dataset(make), where make is'),
     (lambda: towers.DataSet(EXAMPLES, EXAMPLES), 'write examples=data_set.validation.'),

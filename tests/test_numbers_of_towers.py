@@ -70,6 +70,7 @@ MEETINGS = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize('meeting', sorted(MEETINGS))
 def test_numbers_that_disagree_are_refused_with_both_and_equal_ones_are_not(meeting):
   meet, of_first, of_second = MEETINGS[meeting]
@@ -122,6 +123,7 @@ def test_splits_of_other_structures_are_refused(depth):
       towers.build_switched_batches(train, validation, is_validating=tf.placeholder(tf.bool, []))
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('depth', small.DEPTHS)
 @pytest.mark.parametrize('index, dtypes', [(0, (np.float64, np.int32)),
                                            (1, (np.float32, np.int64))])

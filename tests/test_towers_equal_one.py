@@ -164,7 +164,7 @@ MATHEMATICS = dict(
     clip_norm=[None, 0.3], average_weights=[None, 0.9], last_batch=['keep', 'pad', 'drop'])
 # What it must not depend on.
 LAYOUT = dict(
-    num_towers=[2, 3, 8, 4, 1], input_mode=list(small.MODES), staging_depth=[1, 2, 0],
+    num_towers=[2, 3, 4, 8, 1], input_mode=list(small.MODES), staging_depth=[1, 2, 0],
     variables=list(small.PLACEMENTS), tower_build=['clone', 'reuse', 'auto'], accumulate=[1, 2, 4],
     recompute=['none', 2], validation_tower=[False, True], precision=['float32', 'mixed'])
 AXES = {**LAYOUT, **MATHEMATICS}

@@ -71,7 +71,7 @@ BLAMED = {
 }
 
 
-@pytest.mark.nightly(but=['centred', 'spectral_norm_in_place'])
+@pytest.mark.nightly(but='centred')
 @pytest.mark.parametrize('name', BLAMED)
 def test_the_cause_is_named_with_its_line(name):
   case = ZOO.get(name)

@@ -61,7 +61,7 @@ def assert_kept(run, expected):
   np.testing.assert_allclose(queue, expected[2], rtol=0, atol=1e-6)
 
 
-@pytest.mark.nightly(but=['next', 'shard'])
+@pytest.mark.nightly(but='shard')
 @pytest.mark.parametrize('mode, num_towers, accumulate, settings', [
     ('split', 1, 1, {}), ('next', 3, 1, dict(placement='replicated', tower_build='clone')),
     ('shard', 2, 2, {}), ('split', 2, 4, dict(validation_tower=True))],

@@ -28,6 +28,7 @@ def take(kind, mode, num_towers, *, first_step=0, num_steps=8, batch_size=BATCH,
               for _ in range(num_steps)]
 
 
+@pytest.mark.nightly(but=['indices', 'buffered'])
 @pytest.mark.parametrize('kind', ['indices', 'rows', 'elements', 'buffered'])
 def test_each_example_comes_once_an_epoch_in_a_new_order_whatever_the_batches(kind):
   stream = sum(take(kind, 'split', 1, num_steps=3 * NUM, batch_size=1), [])

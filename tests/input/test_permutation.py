@@ -11,6 +11,7 @@ from towers.input.permutation import permute
 EPOCHS = 1000
 
 
+@pytest.mark.nightly(but=7)
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 100, 1000, 60000, 1281167])
 def test_each_number_comes_once(size):
   for seed, epoch in ((0, 0), (2 ** 64 + 5, 1), (-1, 10 ** 9)):

@@ -58,6 +58,7 @@ def test_towers_take_their_batches_in_their_order(is_gathered):
     assert earlier in later.control_inputs
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('is_gathered', [True, False])
 def test_gathering_a_batch_wakes_no_other_threads(mode, is_gathered):

@@ -177,7 +177,7 @@ def of_one_tower(kind, last_batch='keep', shuffle=True, seed=SEED):
                    seed=seed))
 
 
-@pytest.mark.parametrize('kind', small.nightly_but(['records', 'buffered'], KINDS))
+@pytest.mark.parametrize('kind', small.nightly_but(['buffered'], KINDS))
 def test_one_tower_takes_each_example_once_an_epoch_in_a_new_order(kind):
   steps = of_one_tower(kind)
   for epoch in (steps[:STEPS], steps[STEPS:2 * STEPS]):

@@ -22,6 +22,7 @@ def build(num_gpus, **settings):
     return towers.Program(small.model, train=small.random_examples(16), **SETTINGS, **settings)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize('num_gpus, settings, kind, told', [
     (1, {}, 'first', 'variables: first, the only GPU'),
     (4, {}, 'replicated', 'variables: replicated, so that each GPU has its own'),
@@ -39,6 +40,7 @@ def test_variables_live_where_the_towers_stand(num_gpus, settings, kind, told, m
     assert told in describe_run(program)
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('num_gpus, precision, flags, compiles', [
     (1, 'mixed', None, True), (1, 'float32', None, False), (0, 'mixed', None, False),
     (1, 'mixed', '--tf_xla_auto_jit=-1', False), (1, 'mixed', '--tf_xla_min_cluster_size=2', True)])

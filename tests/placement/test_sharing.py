@@ -59,7 +59,7 @@ def one_tower(kind):
     return one.initial_weights, losses, one.weights(), one.validate()[0]
 
 
-@pytest.mark.nightly(but=['plain-3-balanced-False', 'layers-2-host-False'])
+@pytest.mark.nightly(but='layers-2-host-False')
 @pytest.mark.parametrize('kind, num_towers, placement, has_validation_tower', [
     *[('plain', 3, placement, False) for placement in small.PLACEMENTS], ('plain', 3, 'host', True),
     ('named', 2, 'host', False), ('layers', 2, 'host', False), ('layers', 3, 'replicated', False)])

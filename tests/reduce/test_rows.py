@@ -85,6 +85,7 @@ INDICES = [
 ]
 
 
+@pytest.mark.nightly(but=4)
 @pytest.mark.parametrize('indices, num_rows, is_known, dtype', [
     (indices, num_rows, is_known, (np.float32, np.float64)[index % 2])
     for index, (indices, num_rows, is_known) in enumerate(itertools.product(

@@ -128,7 +128,7 @@ def looked_up(batch, is_training):
   return small.model((batch[0] + tf.gather(table, batch[1]), batch[1]), is_training)
 
 
-@pytest.mark.nightly(but=['replicated-model', 'host-looked_up'])
+@pytest.mark.nightly(but='host-looked_up')
 @pytest.mark.parametrize('placement, model', [
     ('host', small.model), ('replicated', small.model), ('host', looked_up)],
     ids=lambda value: getattr(value, '__name__', value))

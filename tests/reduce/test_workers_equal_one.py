@@ -62,8 +62,8 @@ def read(run):
 
 
 PAIRS = cover(AXES, strength=2, is_valid=is_valid)
-CHOSEN = [PAIRS[0], *[next(point for point in PAIRS if point['model'] == 'many rows'
-                           and point['wire'] == wire) for wire in ('float32', list(WIRES)[-1])]]
+CHOSEN = [next(point for point in PAIRS if (point['model'], point['wire']) == ('many rows', wire))
+          for wire in ('float32', list(WIRES)[-1])]
 
 
 @pytest.mark.parametrize('point', small.nightly_but(CHOSEN, PAIRS),

@@ -59,6 +59,7 @@ def test_several_losses_are_the_sum_of_their_means():
   assert measured['loss'] == pytest.approx(measured['loss_1'] + measured['loss_2'])
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize('make, message', [
     (lambda b: [tf.reduce_mean(b[0])], r"'loss_1' of the model has the shape \(\)"),
     (lambda b: ([b[0][:, 0]], {'loss_1': b[0][:, 0]}), "A metric is called 'loss_1'"),

@@ -71,6 +71,7 @@ def kept_for_the_gradient():
   return model
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('num_towers', small.nightly_but([3], [2, 3]))
 @pytest.mark.parametrize('make, what, fix', [
     (lambda: total_loss, 'loss', "get_collection('losses', scope)"),
@@ -124,7 +125,7 @@ def harmless():
   return model
 
 
-@pytest.mark.nightly(but=['harmless-reuse', 'collected_losses-clone'])
+@pytest.mark.nightly(but='collected_losses-clone')
 @pytest.mark.parametrize('model, build', [
     (lambda: advised, 'reuse'), (lambda: advised, 'clone'), (harmless, 'reuse'),
     (lambda: collected_losses, 'clone')],  # Clones hold their own losses alone.

@@ -92,8 +92,7 @@ def test_the_kernel_is_few_ops(is_training, most, most_gradients):
     assert len(graph.get_operations()) - before <= most_gradients
 
 
-@pytest.mark.nightly(but=['images-True-True-switch', 'images-False-True-select',
-                          'rows-False-False-switch'])
+@pytest.mark.nightly(but=['images-False-True-select', 'images-True-True-switch'])
 @pytest.mark.parametrize('compiled', [False, True], ids=['switch', 'select'])
 @pytest.mark.parametrize('is_training', [True, False])
 @pytest.mark.parametrize('in_loop', [False, True])

@@ -231,7 +231,7 @@ LOOPED = [name for name in CLONED if ZOO[name].model.__module__.endswith('sequen
 POINTS = [(name, 'replicated', 1) for name in CLONED] + [(name, 'host', 0) for name in LOOPED]
 
 
-@pytest.mark.nightly(but=['while_decoder-replicated-1', 'map_fn-host-0'])
+@pytest.mark.nightly(but='map_fn-host-0')
 @pytest.mark.parametrize('name, variables, depth', POINTS)
 def test_each_op_of_a_clone_is_on_its_tower(name, variables, depth):
   case = ZOO[name]
@@ -253,7 +253,7 @@ def escaping_model(batch, is_training):
   return ZOO['layer_norm'].model(dict(batch, x=x), is_training)
 
 
-@pytest.mark.nightly(but=['escaping', 'python_in_a_function'])
+@pytest.mark.nightly(but='python_in_a_function')
 @pytest.mark.parametrize('name', ['escaping', *REFUSED])
 def test_what_cannot_be_cloned_is_refused_by_name_and_built_by_default(name, monkeypatch, caplog):
   model, data, message = escaping_model, XY, 'escaped outside of the name scope'

@@ -88,7 +88,7 @@ def build(tower_build, outside, layers, variables):
                      [OUTSIDE[kind](name) for kind, name in outside] or [tf.constant(0.5)]))
 
 
-@pytest.mark.nightly(but=['control inputs', 'the scope within the scope'])
+@pytest.mark.nightly(but='control inputs')
 @pytest.mark.parametrize('case', sorted(COLLISIONS))
 def test_names_that_collide(case):
   cloned, built = [build(tower_build, *COLLISIONS[case]) for tower_build in ('clone', 'reuse')]

@@ -190,6 +190,7 @@ def test_rows_and_steps_draw_other_numbers():
   assert len(np.unique(values)) > 0.99 * values.size
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('name, make', [
     ('RandomGamma', lambda h: h * tf.random.gamma(tf.shape(h), 2.0)),
     ('RandomPoissonV2', lambda h: h * tf.random.poisson(1.0, tf.shape(h)))])

@@ -38,6 +38,7 @@ def forget_shape(values):
   return tf.boolean_mask(values, tf.ones_like(values, tf.bool))
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('settings, batch', [
     ({}, 'every batch'), (dict(EVEN, num_towers=1), 'a batch of 8 examples'),
     (dict(EVEN, num_towers=4), 'a batch of 2 examples')], ids=['any', 'whole', 'part'])

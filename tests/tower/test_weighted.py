@@ -55,7 +55,7 @@ def train(model, **settings):
     return losses, run.weights(), run.validate()[0]
 
 
-@pytest.mark.nightly(but=['weighted', 'of losses'])
+@pytest.mark.nightly(but='of losses')
 @pytest.mark.parametrize('model', [
     weighted, changed(lambda losses, weights: (losses, weights)),
     # No gradient goes through weights.
@@ -92,6 +92,7 @@ def test_a_clip_takes_the_norm_of_the_divided_gradients():
   assert np.sqrt(sum((value ** 2).sum() for value in moved)) == pytest.approx(0.05, rel=1e-4)
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('change, error, message', [
     (lambda weights: weights + float('nan'), NotFinite, ''),
     (lambda weights: weights - 0.5, tf.errors.InvalidArgumentError,
@@ -108,6 +109,7 @@ def test_weights_that_only_a_run_shows_wrong_end_the_step_before_anything_is_upd
     assert_same_weights(run.weights(), before, tolerance=0)
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('change, message', [
     (lambda losses, weights: (losses, weights[:, :1]),
      r'weights of the shape \(.*, 1\) for values of'),

@@ -173,6 +173,7 @@ class LikeKeras(towers.Callback):
     pass
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('callback, message', [
     (LikeKeras(), 'LikeKeras with on_epoch_end, which no run calls: write one of on_step'),
     (Acts, 'give an object of it, as callbacks=.Acts..'), (3, 'give a towers.Callback')],

@@ -73,6 +73,7 @@ def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
     assert losses == [expected.train() for _ in range(6)]
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('compute, message', [
     (lambda features: small.dense(features, 2, 'other'), 'other/.* is no variable of the program'),
     (lambda features, labels, more: features, 'takes more, and a batch has 2 parts')],

@@ -197,7 +197,8 @@ time.sleep(0.5)
     'error: evaluator ended with exit code 4; the workers are done.'])}
 
 
-NIGHTLY = ('unnamed signal', 'code', 'asks for a start again, elastic')
+NIGHTLY = ('unnamed signal', 'code', 'no cause comes', 'asks for a start again, elastic',
+           'the evaluator ends last')
 
 
 @pytest.mark.nightly(but=[name for name in CASES if name not in NIGHTLY])
@@ -235,6 +236,7 @@ STUBBORN = 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnote("ready")\n' + SL
 FAILS = 'if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n'
 
 
+@pytest.mark.nightly(but=['SIGTERM', 'while leaving', 'in a pause', 'twice'])
 @pytest.mark.parametrize('child, flags, until, sent, received, left', [
     *((PATIENT, ['--evaluator', '--grace_seconds=0'], ('ready', 3), [number], [number] * 3, 3)
       for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),

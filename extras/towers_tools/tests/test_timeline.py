@@ -95,6 +95,7 @@ def test_tracing_does_not_change_training(tmp_path, settings):
   assert ('train/gradient_norm', 3) in [point[:2] for point in found[1]]
 
 
+@pytest.mark.nightly(but=['resumed', 'late'])
 @pytest.mark.parametrize('trace_steps, resumes, written', [
     ('2:4', True, ['step 3', 'step 4']), ('4:9', False, ['step 4', 'step 5']),
     ('40:40', False, None)], ids=['resumed', 'short', 'late'])

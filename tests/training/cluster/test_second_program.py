@@ -64,6 +64,7 @@ def test_programs_of_one_process_train_on_the_same_server_or_are_refused(tmp_pat
                           for refusal in refusals), done.stdout
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('limit, code', [(32, 2), (256, 75)])
 def test_a_worker_without_files_or_without_the_others_ends_in_a_line(limit, code, tmp_path):
   child = CHILD.replace('range(2)', 'range(0)').replace('quiet', 'start_seconds=1, quiet')

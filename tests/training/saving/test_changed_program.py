@@ -43,7 +43,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.nightly(but=['averages too', 'gone', 'unfrozen'])
+@pytest.mark.nightly(but=['averages too', 'unfrozen'])
 @pytest.mark.parametrize('change', sorted(CHANGES))
 def test_the_line_that_the_refusal_names_keeps_what_is_left(change, tmp_path):
   before, after, new = CHANGES[change]

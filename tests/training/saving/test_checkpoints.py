@@ -156,6 +156,7 @@ def test_any_damage_of_the_newest_index_falls_back(tmp_path):
       assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-1')
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('of', ['folder', 'state file'])
 def test_a_sync_that_fails_once_leaves_no_older_checkpoint_as_the_newest(of, tmp_path, monkeypatch):
   sync, failed = os.fsync, []
@@ -188,8 +189,9 @@ def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
     assert words in str(error.value)
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('content', [
-    None, b'', b'\xff{{ nonsense', b'model_checkpoint_path: "model.ckpt-1"\n',
+    b'model_checkpoint_path: "model.ckpt-1"\n', None, b'', b'\xff{{ nonsense',
     b'model_checkpoint_path: "/etc/model.ckpt-9"\n'])
 def test_the_state_file_is_not_needed(content, tmp_path):
   trained(tmp_path, 2)

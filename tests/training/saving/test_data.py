@@ -38,7 +38,7 @@ def train(folder, steps, rows=ROWS[:71], labels=LABELS[:71], last_batch='keep', 
                         checkpoint_dir=str(folder), quiet=True, **own)
 
 
-@pytest.mark.nightly(but=['fewer', 'fold'])
+@pytest.mark.nightly(but='fold')
 @pytest.mark.parametrize('other', sorted(OTHERS))
 def test_other_data_is_refused_by_what_differs_unless_it_is_new(other, tmp_path, capsys):
   rows, labels, difference = OTHERS[other]
@@ -74,7 +74,7 @@ SHAPES = {
     'shard': dict(num_towers=3, input_mode='shard')}
 
 
-@pytest.mark.nightly(but=['keep-shard', 'carry-next'])
+@pytest.mark.nightly(but='carry-next')
 @pytest.mark.parametrize('shape', SHAPES)
 @pytest.mark.parametrize('last_batch', LAST_BATCHES)
 def test_new_data_begins_an_epoch_that_a_run_of_any_shape_ends(last_batch, shape, tmp_path):

@@ -64,7 +64,7 @@ def read(session, name):
   return whole
 
 
-@pytest.mark.nightly(but=['rows cut', 'text', 'bool', 'empty'])
+@pytest.mark.nightly(but=['rows cut', 'text'])
 @pytest.mark.parametrize('kind', sorted(KINDS))
 def test_what_is_saved_is_restored(kind, tmp_path):
   _, value = KINDS[kind]
