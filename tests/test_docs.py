@@ -20,6 +20,7 @@ from tests.data.pictures import jpegs
 from tests.data.tfds import MNIST, digits, first_batch
 from tests.data.tfds import write as write_tfds
 from tests.harness.loaded_process import run_loaded
+from tests.harness.processes import output_of
 from tests.test_house import ANNEXES, ROOMS
 from towers import data
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR
@@ -291,9 +292,8 @@ def test_the_check_of_the_docs_agrees():
              if '--check' in shlex.split(command)}
   assert written == {('--check', '--model=resnet20', '--batch_norm=sync', '--num_gpus=3')}
   for flags in written:
-    done = subprocess.run([sys.executable, 'main.py', *flags], cwd=ROOT, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=800, text=True)
-    assert done.returncode == 0 and '3 towers are one tower' in done.stdout, done.stdout
+    stdout = output_of('main.py', *flags, stderr=subprocess.STDOUT, timeout=800)
+    assert '3 towers are one tower' in stdout, stdout
 
 
 @pytest.mark.nightly
@@ -303,8 +303,7 @@ def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
   [command] = [command for command in commands('BUILD.md') if 'pdoc' in command]
   words = [str(tmp_path) if word == 'build/reference' else word for word in shlex.split(command)]
   assert words[0] == 'python' and str(tmp_path) in words
-  subprocess.run([sys.executable] + words[1:], cwd=ROOT, check=True, timeout=240,
-                 stderr=subprocess.DEVNULL)
+  output_of(*words[1:], timeout=240)
   for module in (towers, data):
     page = tmp_path / (module.__name__.replace('.', os.sep) + '.html')
     page = page.read_text(encoding='utf-8')

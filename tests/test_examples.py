@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from tensorflow_v1 import tf
 from tests import ROOT
 from tests.harness.loaded_process import run_loaded
+from tests.harness.processes import output_of
 from towers import data
 
 
@@ -41,10 +41,7 @@ def test_by_hand_is_the_same_program():
 def test_a_whole_run_resumes_and_reports(tmp_path):
   outputs = []
   for _ in range(2):  # The second run finds that nothing is left to do.
-    done = subprocess.run([sys.executable, '-m', 'examples.whole_run', str(tmp_path)], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    outputs.append(done.stdout)
+    outputs.append(output_of('-m', 'examples.whole_run', str(tmp_path)))
   losses = [float(re.search(r'\nvalidation loss ([\d.]+)\n$', output)[1]) for output in outputs]
   assert losses[0] == losses[1] < 0.04
   assert 'resumed from' not in outputs[0] and '140 of 140 steps are done' in outputs[1]
@@ -53,11 +50,8 @@ def test_a_whole_run_resumes_and_reports(tmp_path):
 
 def launch_two(module):
   """Returns what two workers write to stdout."""
-  done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
-                         sys.executable, '-m', module], cwd=ROOT, capture_output=True, text=True,
-                        timeout=200)
-  assert done.returncode == 0, done.stderr
-  return done.stdout
+  return output_of('-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable, '-m',
+                   module, timeout=200)
 
 
 @pytest.mark.nightly
@@ -101,18 +95,12 @@ def test_fine_tuning_starts_from_what_was_learned():
 
 @pytest.mark.nightly
 def test_images_train_are_exported_and_classified_by_one_script(tmp_path):
-  def run(*flags):
-    done = subprocess.run([sys.executable, '-m', 'examples.images', *flags], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
   images, labels = data.load('sample').validation.arrays
   np.save(str(tmp_path / 'images.npy'), images[:200])
-  run('--steps=60', f"--checkpoint_dir={tmp_path / 'saved'}", '--device=cpu',
-      f"--export_dir={tmp_path / 'served'}", f"--report={tmp_path / 'run.html'}")
-  lines = run(f"--predict={tmp_path / 'images.npy'}",
-              f"--export_dir={tmp_path / 'served'}").splitlines()
+  script = ['-m', 'examples.images', f"--export_dir={tmp_path / 'served'}"]
+  output_of(*script, '--steps=60', f"--checkpoint_dir={tmp_path / 'saved'}", '--device=cpu',
+            f"--report={tmp_path / 'run.html'}")
+  lines = output_of(*script, f"--predict={tmp_path / 'images.npy'}").splitlines()
   assert lines[0] == 'example,class,probability' and len(lines) == 201
   classes = [int(line.split(',')[1]) for line in lines[1:]]
   assert np.mean(classes == labels[:200]) > 0.6  # 0.1 is chance.

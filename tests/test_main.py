@@ -11,6 +11,7 @@ import pytest
 import main
 from tests import ROOT
 from tests.harness.loaded_process import run_loaded
+from tests.harness.processes import output_of, run_python
 
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss',
@@ -32,8 +33,7 @@ def run_here(*flags):
 
 def run_with_result(folder, *flags):
   path = os.path.join(str(folder), 'result.json')
-  done = subprocess.run([sys.executable, 'main.py', f'--result_file={path}', *flags], cwd=ROOT,
-                        capture_output=True, text=True, timeout=120)
+  done = run_python('main.py', f'--result_file={path}', *flags)
   assert done.returncode == 0, done.stderr
   with open(path) as file:
     return json.load(file), done
@@ -94,8 +94,7 @@ def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path, capfd):
 
 def test_a_package_that_is_not_there_is_named():
   """Python without its site-packages."""
-  done = subprocess.run([sys.executable, '-S', 'main.py'], cwd=ROOT, capture_output=True, text=True,
-                        timeout=60)
+  done = run_python('-S', 'main.py')
   assert done.returncode == 2 and done.stdout == ''
   assert re.match(r'towers: error: (numpy|absl) is not installed in \S+: .* `pip install .`.*\n$',
                   done.stderr)
@@ -168,8 +167,7 @@ def test_a_path_on_another_file_system_ends_with_code_2_before_anything_starts(t
           'assert "tensorflow" not in sys.modules\n'
           'print(len(names))')
   environment = dict(os.environ, PYTHONPATH=ROOT, PYTHONDONTWRITEBYTECODE='1')
-  done = subprocess.run([sys.executable, '-c', code], cwd=str(tmp_path), capture_output=True,
-                        text=True, env=environment, timeout=60)
+  done = run_python('-c', code, cwd=str(tmp_path), env=environment)
   assert done.returncode == 0, done.stderr
   count = int(done.stdout)
   assert count >= 8 and len(done.stderr.splitlines()) == 2 * count
@@ -182,8 +180,7 @@ def test_mistakes_in_flags_and_help_need_no_tensorflow():
           'assert main.main(["main.py", "--batch_size=0"]) == 2\n'
           'assert main.main(["main.py", "--help"]) == 0\n'
           'assert "tensorflow" not in sys.modules')
-  subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
-                 timeout=30)
+  output_of('-c', code)
 
 
 @pytest.mark.nightly
@@ -205,10 +202,8 @@ def test_an_op_takes_as_many_threads_as_were_asked_for():
              'print(code, most)')
   counts = []
   for num_threads in (1, 41):
-    done = subprocess.run([sys.executable, '-c', program % num_threads], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120)
-    code, count = done.stdout.split()[-2:]
-    assert code == '0', done.stderr
+    code, count = output_of('-c', program % num_threads).split()[-2:]
+    assert code == '0'
     counts.append(int(count))
   # Some of the others may just be there for a moment.
   assert counts[1] - counts[0] == pytest.approx(40, abs=5)

@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 
 import pytest
 
 from tests import ROOT
+from tests.harness.processes import output_of, run_python
 from towers import annexes
 from towers.annexes import ANNEXES
 from towers.command_line import main
@@ -34,9 +34,8 @@ def installed(tmp_path_factory):
   shutil.copytree(ROOT, str(folder / 'clone'), ignore=lambda _, names: [
       name for name in names if name.startswith('.') or name in ('tests', 'docs', 'build')])
   for name in WHEELS:
-    subprocess.run([sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps',
-                    '--no-build-isolation', '--wheel-dir', str(folder), '.'], check=True,
-                   cwd=str(folder / 'clone' / name), timeout=300, stdout=subprocess.DEVNULL)
+    output_of('-m', 'pip', 'wheel', '--quiet', '--no-deps', '--no-build-isolation', '--wheel-dir',
+              str(folder), '.', cwd=str(folder / 'clone' / name), timeout=300)
   for wheel in folder.glob('*.whl'):
     with zipfile.ZipFile(str(wheel)) as archive:
       archive.extractall(str(folder / 'installed' / wheel.name.split('-')[0]))
@@ -53,9 +52,8 @@ def python(installed, tmp_path):
 
   def run(*arguments, annexes=False):
     folders = [installed / 'towers', *(installed.glob('towers_*') if annexes else ())]
-    return subprocess.run([sys.executable, *arguments], cwd=str(tmp_path), timeout=200, text=True,
-                          capture_output=True,
-                          env=dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, folders))))
+    return run_python(*arguments, cwd=str(tmp_path), timeout=200,
+                      env=dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, folders))))
 
   return run
 
@@ -119,7 +117,7 @@ def test_the_library_is_imported_without_tensorflow():
   code = ('import sys, towers\n'
           'towers.UsageError, towers.build_plan, towers.from_arrays\n'
           'assert "tensorflow" not in sys.modules')
-  subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, timeout=60)
+  output_of('-c', code)
 
 
 @pytest.mark.parametrize('asked', sorted(ANNEXES))

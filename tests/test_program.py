@@ -2,16 +2,14 @@
 
 import random
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import ROOT
 from tests.harness import small
+from tests.harness.processes import run_python
 from towers.training.faults.run_error import RunError
 
 NUM_FEATURES, NUM_CLASSES = 5, 3
@@ -255,8 +253,8 @@ import time
 import numpy as np
 import towers
 from tensorflow_v1 import tf
-from tests import ROOT
 from tests.harness import small
+from tests.harness.processes import run_python
 def model(batch, is_training):
   return tf.square(batch[0] - tf.get_variable('w', []))
 program = towers.Program(model, train=towers.from_arrays(np.zeros(8, np.float32)), batch_size=4,
@@ -272,7 +270,6 @@ with program.session(stall_seconds=1) as session:
 
 
 def test_a_session_that_stalls_ends_but_not_while_its_user_thinks():
-  ended = subprocess.run([sys.executable, '-c', STALLS], cwd=ROOT, capture_output=True,
-                         text=True, timeout=50)
+  ended = run_python('-c', STALLS, timeout=50)
   assert ended.returncode == 3 and ended.stdout == 'waited for its user\n'
   assert 'Nothing went forward for 1 s (stall_seconds)' in ended.stderr

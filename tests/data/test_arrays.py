@@ -2,8 +2,6 @@
 """
 
 import re
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import ROOT
+from tests.harness.processes import output_of
 from towers.base.usage_error import UsageError
 from towers.data.arrays import DTYPES, from_arrays
 
@@ -144,11 +142,7 @@ def test_the_graph_holds_no_example_and_is_as_large_for_any_data_and_pipelines()
 def test_arrays_over_2_gb_are_fed_without_a_copy(tmp_path):
   # In a process of its own, since TensorFlow 1.14 aborts where such an array becomes part of a
   # GraphDef.
-  run = subprocess.run(
-      [sys.executable, '-c', _OVER_2_GB, str(tmp_path / 'images')], cwd=ROOT, text=True,
-      capture_output=True)
-  assert run.returncode == 0, run.stderr
-  values, peak_bytes = run.stdout.splitlines()
+  values, peak_bytes = output_of('-c', _OVER_2_GB, str(tmp_path / 'images')).splitlines()
   assert values == '7 2198 2199'
   assert int(peak_bytes) < 1500 << 20
 

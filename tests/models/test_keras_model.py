@@ -3,8 +3,6 @@ once.
 """
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ import towers
 from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
 from tests.harness import small
+from tests.harness.processes import output_of
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
@@ -211,9 +210,8 @@ def test_keras_3_is_refused_by_name():
   code = ('from models.keras_model import KerasModel\n'
           'try: KerasModel(lambda: None)\n'
           'except ValueError as error: print(error)')
-  done = subprocess.run([sys.executable, '-c', code], env=dict(os.environ, TF_USE_LEGACY_KERAS='0'),
-                        timeout=60, stdout=subprocess.PIPE, text=True, check=True)
-  assert 'pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 before' in done.stdout
+  assert 'pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 before' in output_of(
+      '-c', code, env=dict(os.environ, TF_USE_LEGACY_KERAS='0'))
 
 
 def doubled(labels, outputs):

@@ -3,15 +3,13 @@
 import functools
 import logging
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import ROOT
+from tests.harness.processes import run_python
 from tests.harness.small import Run, dense, model
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
@@ -211,8 +209,7 @@ def test_a_step_of_50_layers_takes_half_of_the_memory(kind):
   def fits(recompute, megabytes):
     environ = dict(os.environ, TF_CPU_ALLOCATOR_USE_BFC='1',
                    TF_CPU_BFC_MEM_LIMIT_IN_MB=str(megabytes))
-    done = subprocess.run([sys.executable, '-c', STEP, recompute, kind], cwd=ROOT, env=environ,
-                          capture_output=True, text=True, timeout=120)
+    done = run_python('-c', STEP, recompute, kind, env=environ)
     assert not done.returncode or 'OOM' in done.stderr or 'allocator' in done.stderr, done.stderr
     return not done.returncode
 

@@ -6,7 +6,6 @@ Nothing is lost, taken twice or updated by half, whichever op of a step fails.
 import functools
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 
@@ -17,9 +16,9 @@ from hypothesis import strategies as st
 
 import towers
 from tensorflow_v1 import tf
-from tests import ROOT
 from tests.harness import small
 from tests.harness.faults import short_of_memory
+from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import find_fitting, find_more
 from towers.input.plan import Plan, build_plan
@@ -311,15 +310,10 @@ def test_other_workers_are_told_by_a_file_and_an_exit_code(tmp_path):
       take_in_more(shortage, folder=folder, **arguments)
 
 
-def capped_command(folder, cap, *starter, num_towers=1):
-  """Returns the command of four steps of a worker that may have a cap of memory, by a starter."""
-  return [sys.executable, *starter, '-m', 'tests.harness.capped_run', cap,
-          f'--num_gpus={num_towers}', '--steps=4', f'--checkpoint_dir={folder}']
-
-
-def run_capped(*arguments, **settings):
-  run = subprocess.run(capped_command(*arguments, **settings), cwd=ROOT, capture_output=True,
-                       text=True, timeout=300)
+def run_capped(folder, cap, *starter, num_towers=1):
+  """Takes four steps in workers that may have a cap of memory, begun by a starter."""
+  run = run_python(*starter, '-m', 'tests.harness.capped_run', cap, f'--num_gpus={num_towers}',
+                   '--steps=4', f'--checkpoint_dir={folder}', timeout=300)
   assert run.returncode == 0, run.stderr
   return run
 

@@ -1,10 +1,8 @@
 """`towers.train`: the loop of main.py for any program."""
 
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 
 import numpy as np
@@ -14,6 +12,7 @@ import towers
 from tensorflow_v1 import tf
 from tests import ROOT
 from tests.harness import small
+from tests.harness.processes import clean_environment, run_python
 
 FEATURES = np.random.RandomState(0).uniform(size=[50, 4]).astype(np.float32)
 LABELS = (FEATURES.sum(1) > 2).astype(np.int32)
@@ -74,14 +73,12 @@ class Recorder(towers.Callback):
     self.calls.append('close')
 
 
-def run(script, *arguments, workers=1, **kwargs):
-  command = [sys.executable, '-c', script, *map(str, arguments)]
+def run(script, *arguments, workers=1):
+  command = ['-c', script, *map(str, arguments)]
   if workers > 1:
-    command = [sys.executable, '-m', 'towers.launch', f'--workers={workers}', '--restarts=0', '--',
+    command = ['-m', 'towers.launch', f'--workers={workers}', '--restarts=0', '--', sys.executable,
                *command]
-  environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
-  return subprocess.run(command, capture_output=True, text=True,
-                        timeout=120, env=dict(environ, PYTHONPATH=ROOT), **kwargs)
+  return run_python(*command, env=clean_environment(PYTHONPATH=ROOT))
 
 
 def test_it_takes_the_steps_of_a_session(tmp_path, capsys):

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 
 from launcher import PRELUDE, SLEEP
 from tests import ROOT
-from tests.harness.processes import clean_environment, is_alive, wait_until
+from tests.harness.processes import (
+  clean_environment,
+  is_alive,
+  output_of,
+  run_python,
+  wait_until,
+)
 from towers.base.usage_error import UsageError
 from towers_launch import ports as launch_ports
 from towers_launch import tf_config
@@ -426,8 +432,8 @@ def test_what_cannot_start_is_a_mistake_too(tmp_path, start):
   program = tmp_path / 'program'
   program.write_bytes(b'\0no program')
   program.chmod(0o755)
-  done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--', str(program)],
-                        cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE, text=True)
+  done = run_python('-m', 'towers.launch', '--workers=2', '--', str(program),
+                    env=clean_environment())
   assert (done.returncode, done.stderr) == (
       2, f'launch: error: the command {program} cannot be executed: Exec format error.\n')
   launcher = start('', '--workers=1', environment={'TF_CONFIG': '{}'})
@@ -437,5 +443,4 @@ def test_what_cannot_start_is_a_mistake_too(tmp_path, start):
 def test_nothing_heavy_is_imported():
   code = ('import sys, tests, towers_launch.__main__, towers_launch.tf_config\n'
           'print([name for name in ("tensorflow", "numpy", "absl") if name in sys.modules])')
-  assert subprocess.run([sys.executable, '-c', code], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                        timeout=60).stdout == '[]\n'
+  assert output_of('-c', code) == '[]\n'

@@ -3,14 +3,12 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 
 import pytest
 
 from launcher import SLEEP
-from tests import ROOT
-from tests.harness.processes import clean_environment
+from tests.harness.processes import clean_environment, run_python
 from towers_launch import network
 
 pytestmark = pytest.mark.plain
@@ -77,10 +75,9 @@ sys.exit(__main__.main(sys.argv[1:]))
 @pytest.mark.parametrize('step', ['_unshare', '_bring_loopback_up'])
 @pytest.mark.parametrize('name, code', [('auto', 0), ('loopback', 2), ('open', 0)])
 def test_a_kernel_that_refuses_is_named_and_auto_goes_on(step, name, code):
-  done = subprocess.run(
-      [sys.executable, '-c', REFUSED % step, '--workers=1', f'--network={name}', '--',
-       sys.executable, '-c', 'import socket; print(len(socket.if_nameindex()))'],
-      cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=60)
+  done = run_python('-c', REFUSED % step, '--workers=1', f'--network={name}', '--', sys.executable,
+                    '-c', 'import socket; print(len(socket.if_nameindex()))',
+                    env=clean_environment())
   assert done.returncode == code
   assert done.stdout == ('' if code else f'worker 0 │ {len(socket.if_nameindex())}\n')
   said = done.stderr.splitlines()

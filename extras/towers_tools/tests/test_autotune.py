@@ -3,12 +3,12 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
 from tests import ROOT
+from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster
 from towers.training.settings.config import Config
@@ -225,8 +225,8 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
 def test_it_tunes_and_trains(tmp_path):
   flags = ['--autotune', '--xla=off', '--inter_threads=2', '--staging_depth=0', '--num_gpus=1',
            '--model=linear', '--steps=3', f"--result_file={tmp_path / 'result.json'}"]
-  done = subprocess.run([sys.executable, 'main.py'] + flags, cwd=ROOT, capture_output=True,
-                        env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)), timeout=200, text=True)
+  done = run_python('main.py', *flags, env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)),
+                    timeout=200)
   assert done.returncode == 0, done.stderr
   # The run has three losses; the trials run longer, so they compare more.
   for words in ('autotune: trials of', 'plain ', '--graph_rewriter=on', '--graph_rewriter=off',

@@ -1,13 +1,11 @@
 """The doctor: this machine as it is, and faults that a test can only simulate."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from test_gpus import BROKEN, smi
-from tests import ROOT
+from tests.harness.processes import run_python
 from towers_tools import doctor
 from towers_tools.doctor import check_python, try_towers
 from towers_tools.finding import Finding
@@ -52,8 +50,7 @@ def test_the_examination_ends_with_the_number_of_faults(monkeypatch, answer, is_
 def test_a_tensorflow_that_cannot_be_imported_is_a_finding_and_ends_with_code_1():
   code = ('import sys\nsys.modules["tensorflow_v1"] = None\nimport main\n'
           'sys.exit(main.main(["main.py", "--doctor"]))')
-  done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True,
-                        timeout=60)
+  done = run_python('-c', code)
   assert done.returncode == 1 and done.stderr == ''
   assert 'FAULT  TensorFlow cannot be imported' in done.stdout
   assert done.stdout.endswith('1 fault found\n')

@@ -6,14 +6,13 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 
 import pytest
 
-from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
+from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import ALONE, Cluster
 from towers.training.cluster.agreement import check_alike
@@ -122,10 +121,9 @@ def test_two_workers_tune_and_train(tmp_path):
   flags = ['--autotune', '--xla=off', '--graph_rewriter=off', '--inter_threads=1',
            '--staging_depth=2', '--num_gpus=1', '--batch_size=16', '--steps=3',
            f'--result_file={tmp_path}/result']
-  command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
-             sys.executable, 'main.py', *flags]
-  done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=400, text=True,
-                        env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)))
+  done = run_python('-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable,
+                    'main.py', *flags, env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)),
+                    timeout=400)
   assert done.returncode == 0, done.stderr
   for words in ('of all workers together', '--fusion_megabytes=1', 'autotune: the same as',
                 'done: 3 steps'):

@@ -3,19 +3,18 @@
 import functools
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.harness import capped_run
+from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
 from towers.placement.devices import Devices
 from towers.training.settings.config import Config
 from towers_tools.free_memory import find_free_memory
 from towers_tools.trials import find_batch as tool
 from towers_tools.trials.find_batch import find_batch, search
-from towers_tools.trials.timed_trial import ROOT, TimedTrial
+from towers_tools.trials.timed_trial import TimedTrial
 
 FITS = TimedTrial(examples_per_second=1.0)
 TOO_LARGE = TimedTrial(error='Out of memory in the first step, after 0 steps. Try less')
@@ -132,10 +131,8 @@ def test_what_is_found_is_at_the_edge_of_what_fits(tmp_path):
   def run(*more, cap=None):
     limits = {} if cap is None else dict(
         TF_CPU_ALLOCATOR_USE_BFC='1', TF_CPU_BFC_MEM_LIMIT_IN_MB=str(cap))
-    done = subprocess.run([sys.executable, 'main.py', *flags, *more], cwd=ROOT,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                          env=dict(os.environ, **limits))
-    return done.returncode, done.stderr.decode()
+    done = run_python('main.py', *flags, *more, env=dict(os.environ, **limits), timeout=300)
+    return done.returncode, done.stderr
 
   assert run('--find_batch', f'--result_file={result_file}', cap=300) == (0, '')
   with open(result_file) as file:

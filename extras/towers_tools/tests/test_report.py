@@ -4,16 +4,14 @@ import contextlib
 import html.parser
 import json
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree
 
 import pytest
 
 import main
 import towers
-from tests import ROOT
 from tests.harness import faults
+from tests.harness.processes import output_of
 from tests.harness.small import CURVES, Killed, killing, program
 from tests.training.reporting import test_summaries
 from towers.base.usage_error import UsageError
@@ -155,8 +153,7 @@ def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
   for page, run in zip(pages, (a_run(), other)):
     page.write_text(format_page([page.stem], [run]))
     assert '<h1>linear on sample</h1>' in check_page(page)
-  subprocess.run([sys.executable, '-c', COMPARE, *map(str, pages),
-                  f"--output={tmp_path / 'both.html'}"], cwd=ROOT, check=True, timeout=60)
+  output_of('-c', COMPARE, *map(str, pages), f"--output={tmp_path / 'both.html'}")
   text = check_page(tmp_path / 'both.html')
   assert read_runs(str(tmp_path / 'both.html')) == [a_run(), other] and '<h1>a and b</h1>' in text
   assert '<tr class="differs"><td>seed</td><td>0</td><td>1</td></tr>' in text

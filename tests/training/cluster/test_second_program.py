@@ -8,7 +8,7 @@ import pytest
 
 from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
-from tests.harness.processes import clean_environment
+from tests.harness.processes import clean_environment, run_python
 from towers_launch.tf_config import format_tf_config
 
 # Two sessions, of which one refuses a checkpoint and goes on; a whole training; and a program for
@@ -50,10 +50,9 @@ with tf.Graph().as_default(), build(2).session():
 @pytest.mark.nightly
 def test_programs_of_one_process_train_on_the_same_server_or_are_refused(tmp_path):
   (tmp_path / 'child.py').write_text(CHILD)
-  done = subprocess.run(
-      [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable,
-       str(tmp_path / 'child.py')], cwd=ROOT, env=clean_environment(PYTHONPATH=ROOT),
-      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+  done = run_python('-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable,
+                    str(tmp_path / 'child.py'), env=clean_environment(PYTHONPATH=ROOT),
+                    stderr=subprocess.STDOUT)
   # The last program ends both: as main.py does, without a trace.
   assert done.returncode == 2 and 'Traceback' not in done.stdout, done.stdout
   losses = re.findall('loss (0x.*)', done.stdout)

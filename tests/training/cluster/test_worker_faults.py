@@ -11,26 +11,18 @@ import time
 import pytest
 
 from tensorflow_v1 import tf
-from tests import ROOT
+from tests.harness import small
 from tests.harness.in_process_cluster import find_ports
 from tests.harness.process_cluster import ProcessCluster
+from tests.harness.processes import output_of
 from towers.placement.cluster import Cluster
 from towers.training.cluster.worker import Worker
 from towers.training.faults.run_error import RunError, WorkerGone
+from towers.training.saving.files import list_steps
 
 EXIT_CODE = WorkerGone.exit_code
 # The workers check each other twice a second; the rest is for a busy machine.
 GONE_SECONDS = 15
-
-
-def read_weights(folder, step):
-  reader = tf.train.load_checkpoint(str(folder / (f'model.ckpt-{step}')))
-  return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
-def steps_of(folder):
-  return sorted(int(re.search(r'-(\d+)\.index', path.name).group(1))
-                for path in folder.glob('*.index'))
 
 
 def assert_gone(cluster, survivor, dead):
@@ -62,6 +54,13 @@ def uninterrupted(tmp_path_factory):
   return folder
 
 
+def assert_same_bits(folder, expected):
+  """Asserts that two runs have ended with the same weights, slots and counters."""
+  expected, found = map(small.read_checkpoint, (expected, folder))
+  assert expected['global_step'] == 45
+  assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize('dead, fault, moment, times', [
     (1, 'steps are marked', '<training>', 30), (0, 'steps are marked', '<training>', 30),
@@ -76,25 +75,20 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
   with ProcessCluster(fault='steps are marked', flags=flags) as cluster:
     assert cluster.wait() == [0, 0]
     assert 'resumed from' in cluster.output(0) and 'of 45 steps are done' in cluster.output(1)
-  expected, found = read_weights(uninterrupted, 45), read_weights(tmp_path, 45)
-  assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
+  assert_same_bits(tmp_path, uninterrupted)
   history = (tmp_path / 'history.json').read_text()
   assert history == (uninterrupted / 'history.json').read_text()
 
 
 @pytest.mark.nightly
 def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
-  launched = subprocess.run(
-      [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=2', '--evaluator',
-       '--grace_seconds=10', '--', sys.executable, '-m', 'tests.harness.faulty_run', 'dies once',
-       *FLAGS, f'--checkpoint_dir={tmp_path}'],
-      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
-  assert launched.returncode == 0, launched.stdout
-  assert 'worker 1 was killed by SIGKILL' in launched.stdout
-  assert launched.stdout.count('restart 1 of 2') == 1
-  assert 'restart 2' not in launched.stdout and 'resumed from' in launched.stdout
-  expected, found = read_weights(uninterrupted, 45), read_weights(tmp_path, 45)
-  assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
+  said = output_of(
+      '-m', 'towers.launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
+      '--', sys.executable, '-m', 'tests.harness.faulty_run', 'dies once', *FLAGS,
+      f'--checkpoint_dir={tmp_path}', stderr=subprocess.STDOUT)
+  assert 'worker 1 was killed by SIGKILL' in said and said.count('restart 1 of 2') == 1
+  assert 'restart 2' not in said and 'resumed from' in said
+  assert_same_bits(tmp_path, uninterrupted)
   # The evaluator, a process of its own, has measured the last weights on the whole split.
   evaluations = json.loads((tmp_path / 'evaluations.json').read_text())['evaluations']
   validations = json.loads((tmp_path / 'history.json').read_text())['validations']
@@ -158,12 +152,12 @@ def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path)
     cluster.wait_for(0, '<training>', 50)
     cluster.kill(0)
     cluster.processes[0].wait()
-    saved = steps_of(tmp_path)
+    saved = list_steps(str(tmp_path))
     time.sleep(2)  # What a start of Python takes, which `LoadedProcess` spares.
     cluster.start(0)  # The chief itself, which saves.
     assert cluster.wait(1, seconds=GONE_SECONDS) == [EXIT_CODE]
     assert cluster.wait(0) == [EXIT_CODE]
-    assert steps_of(tmp_path) == saved
+    assert list_steps(str(tmp_path)) == saved
 
 
 @pytest.mark.nightly
@@ -210,7 +204,7 @@ def test_sigterm_to_one_saves_once_and_all_leave(tmp_path):
     cluster.wait_for(0, '<training>', 20)
     cluster.kill(1, signal.SIGTERM)  # Not the chief, which saves.
     assert cluster.wait(seconds=GONE_SECONDS) == [143, 143]
-    [step] = steps_of(tmp_path)
+    [step] = list_steps(str(tmp_path))
     for worker in range(2):
       assert (f'ended after step {step}; started again, the run resumes from step {step}'
               in cluster.output(worker))
@@ -237,7 +231,7 @@ def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps
   result = json.loads((tmp_path / 'result.json').read_text())
   assert result['global_step'] == 40 and result['validation_examples'] == 20
   assert 'done: 40 steps' in chief and 'done: ' not in other
-  assert 40 in steps_of(folder) and len(steps_of(folder)) > 1
+  assert list_steps(str(folder))[0] == 40 and len(list_steps(str(folder))) > 1
 
 
 @pytest.mark.nightly
@@ -249,7 +243,7 @@ def test_early_stopping_stops_all_at_the_same_step(tmp_path):
       re.search(r'stopped early: no validation was better than .* after step (\d+)', text)
       for text in said]
   assert stopped[0].group(1) == stopped[1].group(1)
-  assert steps_of(tmp_path)[-1] < 400
+  assert list_steps(str(tmp_path))[0] < 400
 
 
 @pytest.mark.parametrize('policy', ['skip'] + [
@@ -262,7 +256,7 @@ def test_a_loss_of_nan_is_handled_by_all_workers_alike(policy, tmp_path):
                              codes=(0, 0) if policy == 'skip' else (3, 3))
   assert 'in tower 0 the loss is nan' in said[1] and 'another worker' in said[0]
   if policy == 'skip':
-    assert steps_of(tmp_path)[-1] == 20
+    assert list_steps(str(tmp_path))[0] == 20
     assert [text.count('it is skipped') for text in said] == [4, 4]
   elif policy == 'rollback':
     assert said[0].count('of the learning rate') == said[1].count('of the learning rate') == 3

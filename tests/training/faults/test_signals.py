@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from tests import ROOT
 from tests.harness.loaded_process import LoadedProcess
+from tests.harness.processes import output_of, running, wait_until
 from tests.harness.small import diagonal
 from towers.training.faults.signals import Signals
 
@@ -102,25 +102,17 @@ STREAMS = {'without stderr': '2>&-', 'without both': '>&- 2>&-', 'on a full disk
     sorted(STREAMS), [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]))
 def test_signals_save_whatever_became_of_the_streams(streams, number, tmp_path):
   saved, ready = tmp_path / 'saved', tmp_path / 'saved.ready'
-  process = subprocess.Popen(
-      ['sh', '-c', f'exec "$0" -c "$1" "$2" {STREAMS[streams]}', sys.executable, RUN, str(saved)],
-      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-  try:
+  with running('sh', '-c', f'exec "$0" -c "$1" "$2" {STREAMS[streams]}', sys.executable, RUN,
+               str(saved), stderr=subprocess.PIPE) as process:
     if streams == 'to readers who left':
       process.stdout.close()
       process.stderr.close()
     elif streams == 'to readers who stand still':
       for pipe in (process.stdout, process.stderr):
         fill(pipe.fileno())
-    while not ready.exists():
-      time.sleep(0.01)
+    wait_until(ready.exists)
     process.send_signal(number)
     assert process.wait(timeout=GONE_SECONDS) == 128 + number and saved.exists()
-  finally:
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    process.stderr.close()
 
 
 def fill(reader):
@@ -156,13 +148,12 @@ for _ in range(2):
 @pytest.mark.parametrize('where, outcome', [('set-up', b'interrupted'), ('run', b'left'),
                                             ('hangs', b'interrupted')])
 def test_ctrl_c_ends_a_cell_and_never_its_kernel(where, outcome):
-  process = subprocess.Popen([sys.executable, '-c', CELL, where], cwd=ROOT, stdout=subprocess.PIPE)
-  with contextlib.closing(process.stdout) as lines:
+  with running(sys.executable, '-c', CELL, where) as process:
     for _ in range(2):
-      assert lines.readline() == b'ready\n'
+      assert process.stdout.readline() == b'ready\n'
       process.send_signal(signal.SIGINT)
-      assert lines.readline() == outcome + b'\n'
-  assert process.wait(timeout=GONE_SECONDS) == 0
+      assert process.stdout.readline() == outcome + b'\n'
+    assert process.wait(timeout=GONE_SECONDS) == 0
 
 
 # Holds the interpreter's lock, like the load of a library.
@@ -178,15 +169,10 @@ with Signals(), default_signals():
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_process_that_can_run_no_python(number):
-  process = subprocess.Popen([sys.executable, '-c', LOAD], cwd=ROOT, stdout=subprocess.PIPE)
-  try:
+  with running(sys.executable, '-c', LOAD) as process:
     assert process.stdout.readline() == b'loading\n'
     process.send_signal(number)
     assert process.wait(timeout=GONE_SECONDS) == -number
-  finally:
-    process.kill()
-    process.wait()
-    process.stdout.close()
 
 
 # Says whether TensorFlow is there when the signals are left to the kernel, and when taken back.
@@ -204,8 +190,7 @@ import tensorflow_v1
 
 
 def test_tensorflow_loads_while_signals_end_the_process_by_themselves():
-  done = subprocess.run([sys.executable, '-c', SPY], cwd=ROOT, stdout=subprocess.PIPE)
-  assert done.stdout == b'False\nTrue\n'
+  assert output_of('-c', SPY) == 'False\nTrue\n'
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing():
@@ -226,8 +211,7 @@ def test_it_waits_for_a_run_that_saves_but_not_for_one_that_does_not_answer(is_a
   with signals:
     signals.leave_to_run(lambda: 0.001)
     os.kill(os.getpid(), signal.SIGTERM)
-    while signals.received is None:
-      time.sleep(0.01)
+    wait_until(lambda: signals.received is not None)
     if is_answered:
       signals.answer()
     clock[0] = 100.0

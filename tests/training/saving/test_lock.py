@@ -1,12 +1,11 @@
 """A second run in a checkpoint folder is refused with the name of the first."""
 
 import socket
-import subprocess
 import sys
 
 import pytest
 
-from tests import ROOT
+from tests.harness.processes import running
 from towers.base.usage_error import UsageError
 from towers.training.saving.lock import lock_folder
 
@@ -15,18 +14,13 @@ HOLD = 'import sys, time\nfrom towers.training.saving.lock import lock_folder\n'
 
 
 def test_a_second_run_is_refused_and_told_which_the_first_is_until_that_is_killed(tmp_path):
-  other = subprocess.Popen([sys.executable, '-c', HOLD, str(tmp_path)], cwd=ROOT,
-                           stdout=subprocess.PIPE, text=True)
-  try:
-    assert other.stdout.readline() == 'locked\n'
+  with running(sys.executable, '-c', HOLD, str(tmp_path)) as other:
+    assert other.stdout.readline() == b'locked\n'
     with pytest.raises(UsageError) as error, lock_folder(str(tmp_path)):
       pass
     for words in (str(tmp_path), f'process {other.pid} on {socket.gethostname()}, since 20',
                   'another check'):
       assert words in str(error.value)
-  finally:
-    other.kill()
-    other.communicate()
   with lock_folder(str(tmp_path)):
     pass
 

@@ -1,13 +1,11 @@
 """XLA: on compiles, off does not, and what is computed is the same."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from tensorflow_v1 import tf
-from tests import ROOT
+from tests.harness.processes import output_of
 from tests.test_main import result_here, run_with_result
 from towers.training.settings.xla import set_xla
 
@@ -51,10 +49,7 @@ def test_the_environment_says_what_was_asked_for(kind, given, expected):
 @pytest.mark.parametrize('kind, compiles', [('on', True), ('off', False), ('auto', False)])
 def test_on_compiles_and_off_does_not(kind, compiles):
   environ = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
-  done = subprocess.run([sys.executable, '-c', COUNT_COMPILED % kind], cwd=ROOT, env=environ,
-                        capture_output=True, timeout=120, text=True)
-  assert done.returncode == 0, done.stderr
-  assert (int(done.stdout) > 0) == compiles
+  assert (int(output_of('-c', COUNT_COMPILED % kind, env=environ)) > 0) == compiles
 
 
 # A run with batch normalisation, and how much is compiled by the end of each epoch.
@@ -97,10 +92,8 @@ print('counts', *counts[7:], result['xla_compilations'])
 def count_compilations(cache, *arguments):
   """Returns what is compiled after each step from the second epoch on, and by the end."""
   environ = dict(os.environ, XDG_CACHE_HOME=str(cache))
-  done = subprocess.run([sys.executable, '-c', COUNT_COMPILATIONS, *arguments], cwd=ROOT,
-                        env=environ, capture_output=True, timeout=200, text=True)
-  assert done.returncode == 0, done.stderr
-  last = done.stdout.strip().splitlines()[-1].split()
+  stdout = output_of('-c', COUNT_COMPILATIONS, *arguments, env=environ, timeout=200)
+  last = stdout.strip().splitlines()[-1].split()
   return list(map(int, last[1:]))
 
 
