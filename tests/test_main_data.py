@@ -97,16 +97,3 @@ def test_the_input_is_measured_alone(folder, capfd):
   assert list(speeds) == ['split', 'next', 'shard'] and min(speeds.values()) > 0
   for mode in speeds:
     assert re.search(rf'{mode} +[\d,]+ examples/s', stdout)
-
-
-@pytest.mark.parametrize('flags, words', [
-    (['--data=tfrecord'], ["'tfrecord' needs a --data_dir", 'train-00000-of-01024']),
-    (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'],
-     ["'cifar10' has no use for --image_size"]),
-    (['--data=sample', '--augment=imagenet'], ['sample_train', 'augment=cifar']),
-])
-def test_mistakes_end_with_code_2(flags, words):
-  done = run(*flags)
-  assert done.returncode == 2 and 'Traceback' not in done.stderr
-  for word in words:
-    assert word in done.stderr

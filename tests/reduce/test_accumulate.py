@@ -36,21 +36,6 @@ def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
                              atol=1e-6)
 
 
-def test_all_micro_batches_of_a_step_draw_the_same_noise_on_what_is_no_row():
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    mask = tf.nn.dropout(tf.ones([64]), rate=0.5)
-    tf.add_to_collection('masks', mask)
-    return losses * tf.reduce_mean(mask), metrics
-
-  with Run(model=model, num_towers=2, depth=0, batch_size=12, accumulate=3,
-           train=small.random_examples(24)) as run:
-    reduced, drawn, masks = run.program.gradients, [], run.graph.get_collection('masks')
-    for last_op in [reduced.add_op, reduced.add_op, run.program.train_op] * 2:
-      drawn += run.session.run([masks, last_op])[0]
-  assert len({mask.tobytes() for mask in drawn}) == 2
-
-
 def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
   with Run(num_towers=3, placement='balanced', batch_size=12,
            accumulate=2) as run, run.graph.as_default():

@@ -109,19 +109,6 @@ def test_a_servers_next_session_finds_nothing_of_the_one_before():
       assert names <= {name.decode() for name in session.run(unset)}
 
 
-def test_all_towers_of_all_workers_draw_the_same_noise_on_what_is_no_row():
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    mask = tf.nn.dropout(tf.ones([64]), rate=0.5)
-    tf.add_to_collection('masks', mask)
-    return losses * tf.reduce_mean(mask), metrics
-
-  with make_cluster((2, 2), model=model, seed=5) as cluster:
-    masks = [mask for run in cluster.runs for mask in run.session.run(run.graph.get_collection(
-        'masks'))]
-  assert len(masks) == 4 and len({mask.tobytes() for mask in masks}) == 1
-
-
 def looked_up(batch, is_training):
   """Rows of a table: their gradients are sparse."""
   table = tf.get_variable('table', [1000, small.NUM_FEATURES])

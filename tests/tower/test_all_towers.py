@@ -1,5 +1,5 @@
 """Values of all towers inside of a model, and several losses: beside the law of
-`tests.test_towers_equal_one`, over workers, in sessions, and what is refused.
+`tests.test_towers_equal_one`, in sessions, and what is refused.
 """
 
 import numpy as np
@@ -8,7 +8,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.in_process_cluster import InProcessCluster
 from tests.harness.small import Run, assert_moved, assert_same_weights, nightly_but
 from tests.test_towers_equal_one import contrasted, counted, several
 from towers.base.usage_error import UsageError
@@ -26,17 +25,6 @@ def train(model, **settings):
     losses = [run.train() for _ in range(NUM_STEPS)]
     assert_moved(run.initial_weights, run.weights())
     return losses, run.weights(), run.validate()[0]
-
-
-@pytest.mark.parametrize('model', nightly_but([contrasted], [counted, contrasted, several]))
-def test_workers_equal_one(model):
-  losses, weights, measured = train(model, num_towers=1)
-  with InProcessCluster(model=model, train=TRAIN, validation=VALIDATION, num_workers=2,
-                        num_towers=2, placement='replicated', tower_build='clone') as cluster:
-    np.testing.assert_allclose([cluster.train() for _ in range(NUM_STEPS)], losses, atol=1e-5)
-    [(ours, _), _] = cluster.each(lambda run: run.validate())
-    assert_same_weights(cluster.runs[0].weights(), weights)
-  assert ours == pytest.approx(measured, abs=1e-5)
 
 
 def test_several_losses_are_the_sum_of_their_means():

@@ -1,7 +1,8 @@
 """Draws by place: what a model draws for an example does not depend on towers, workers, input mode
 and micro-batches, and nothing moves it. So N towers are one tower with dropout as well.
 
-Here is each kind of draw; dropout, a loop and a draw for all are in `tests.test_towers_equal_one`.
+Here is each kind of draw; dropout, a loop and a draw for all are in `tests.test_towers_equal_one`,
+and over workers in `tests.reduce.test_workers_equal_one`.
 """
 
 import functools
@@ -13,8 +14,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import load_keras, tf
-from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import MODES, Run, assert_moved, assert_same_weights, nightly_but
+from tests.harness.small import nightly_but
 from towers.tower.drawing import draws
 
 NUM_STEPS = 10
@@ -121,23 +121,6 @@ def test_towers_draw_what_one_tower_draws(name, point):
   np.testing.assert_allclose(weights[0], after[0], rtol=0, atol=1e-5)
   np.testing.assert_allclose(others, losses, rtol=1e-5)
   assert len({round(float(loss), 3) for loss in losses}) > 5
-
-
-@pytest.mark.parametrize('mode', nightly_but(['split'], MODES))
-def test_workers_draw_what_one_tower_draws(mode):
-  model = make_model('dropout')
-  settings = dict(model=lambda batch, is_training: model(batch[:1], is_training), batch_size=12,
-                  mode=mode, learning_rate=0.01,
-                  train=towers.from_arrays(x, np.zeros(30, np.int32)))
-  with Run(num_towers=1, **settings) as one:
-    for _ in range(NUM_STEPS):
-      one.steps.train()
-    assert_moved(one.initial_weights, one.weights())
-    with InProcessCluster(num_workers=2, num_towers=2, **settings) as cluster:
-      for _ in range(NUM_STEPS):
-        cluster.train()
-      for worker in cluster.runs:
-        assert_same_weights(worker.weights(), one.weights())
 
 
 @pytest.mark.nightly(but='dropout')

@@ -183,15 +183,6 @@ def test_what_differs_is_named_before_anything_is_built(settings, words):
       assert 'input:' not in cluster.output(worker)
 
 
-def test_a_port_in_use_is_told_at_once():
-  with ProcessCluster(fault='steps are marked') as cluster:
-    cluster.wait_for(0, '<training>')
-    with ProcessCluster(addresses=cluster.addresses, absent=[1]) as again:
-      assert again.wait(0) == [2]
-      assert f"cannot listen on port {cluster.addresses[0].split(':')[1]}" in again.output(0)
-    assert cluster.processes[0].poll() is None
-
-
 def test_a_server_that_cannot_be_reached_is_named():
   ports = find_ports(2)
   worker = Worker(Cluster([f'127.0.0.1:{port}' for port in ports]), tf.ConfigProto())
