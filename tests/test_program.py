@@ -253,8 +253,6 @@ import time
 import numpy as np
 import towers
 from tensorflow_v1 import tf
-from tests.harness import small
-from tests.harness.processes import run_python
 def model(batch, is_training):
   return tf.square(batch[0] - tf.get_variable('w', []))
 program = towers.Program(model, train=towers.from_arrays(np.zeros(8, np.float32)), batch_size=4,
