@@ -11,16 +11,13 @@ def emb(b, d=4):
 @case('coupled', XY)
 def moco_queue_scatter(b, is_training):
   q, k = emb(b), tf.stop_gradient(tf.nn.l2_normalize(b['x'][:, :4] * 1.0, 1))
-  queue = tf.get_variable(
-    'queue', [18, 4], initializer=tf.random_normal_initializer(), trainable=False
-  )
+  queue = tf.get_variable('queue', [18, 4], initializer=tf.random_normal_initializer(),
+                          trainable=False)
   p = tf.get_variable('p', [], tf.int32, initializer=tf.zeros_initializer(), trainable=False)
-  logits = tf.concat(
-    [tf.reduce_sum(q * k, 1, keepdims=True), tf.matmul(q, queue.read_value(), transpose_b=True)], 1
-  )
+  logits = tf.concat([tf.reduce_sum(q * k, 1, keepdims=True),
+                      tf.matmul(q, queue.read_value(), transpose_b=True)], 1)
   n = tf.shape(k)[0]
-  at = (p + tf.range(n)) % 18
-  update(tf.scatter_update(queue, at, k))
+  update(tf.scatter_update(queue, (p + tf.range(n)) % 18, k))
   update(p.assign((p + n) % 18))
   return ce(logits, tf.zeros_like(b['y']))
 
@@ -78,9 +75,8 @@ def mmd_two_domains(b, is_training):
   z = dense(b['x'], 4, 'd', tf.tanh)
   a = tf.boolean_mask(z, tf.equal(b['b'], 0))
   c = tf.boolean_mask(z, tf.equal(b['b'], 1))
-  return tf.reduce_mean(ce(dense(z, 4, 'o'), b['y'])) + tf.reduce_sum(
-    tf.square(tf.reduce_mean(a, 0) - tf.reduce_mean(c, 0))
-  )
+  gap = tf.reduce_mean(a, 0) - tf.reduce_mean(c, 0)
+  return tf.reduce_mean(ce(dense(z, 4, 'o'), b['y'])) + tf.reduce_sum(tf.square(gap))
 
 
 @case('coupled', XY)
@@ -95,18 +91,16 @@ def center_loss(b, is_training):
 @case('coupled', XY)
 def vq_ema_codebook(b, is_training):
   z = dense(b['x'], 4, 'd')
-  book = tf.get_variable(
-    'book', [5, 4], initializer=tf.random_normal_initializer(), trainable=False
-  )
+  book = tf.get_variable('book', [5, 4], initializer=tf.random_normal_initializer(),
+                         trainable=False)
   i = tf.argmin(tf.reduce_sum(tf.square(z[:, None] - book[None]), 2), 1)
   one = tf.one_hot(i, 5)
   n = tf.reduce_sum(one, 0)
   means = tf.matmul(one, tf.stop_gradient(z), transpose_a=True) / tf.maximum(n, 1)[:, None]
   update(book.assign(tf.where(n > 0, 0.9 * book + 0.1 * means, book.read_value())))
   zq = tf.gather(book, i)
-  return ce(dense(z + tf.stop_gradient(zq - z), 4, 'o'), b['y']) + 0.25 * tf.reduce_sum(
-    tf.square(z - zq), 1
-  )
+  losses = ce(dense(z + tf.stop_gradient(zq - z), 4, 'o'), b['y'])
+  return losses + 0.25 * tf.reduce_sum(tf.square(z - zq), 1)
 
 
 @case('coupled', XY)
@@ -115,9 +109,8 @@ def sinkhorn(b, is_training):
   for _ in range(2):
     q = q / tf.reduce_sum(q, 0, keepdims=True)
     q = q / tf.reduce_sum(q, 1, keepdims=True)
-  return ce(dense(b['x'], 4, 'o'), b['y']) - tf.reduce_sum(
-    tf.stop_gradient(q) * tf.nn.log_softmax(dense(b['x'], 4, 'p')), 1
-  )
+  logs = tf.nn.log_softmax(dense(b['x'], 4, 'p'))
+  return ce(dense(b['x'], 4, 'o'), b['y']) - tf.reduce_sum(tf.stop_gradient(q) * logs, 1)
 
 
 @case('coupled', XY)
@@ -128,14 +121,12 @@ def self_attention_between_examples(b, is_training):
 
 @case('coupled', XY)
 def mixup_reversed(b, is_training):
-  x = 0.7 * b['x'] + 0.3 * tf.reverse(b['x'], [0])
-  z = dense(x, 4, 'd')
+  z = dense(0.7 * b['x'] + 0.3 * tf.reverse(b['x'], [0]), 4, 'd')
   return 0.7 * ce(z, b['y']) + 0.3 * ce(z, tf.reverse(b['y'], [0]))
 
 
 @case('coupled', XY)
 def mixup_shuffled(b, is_training):
   p = tf.random.shuffle(tf.range(tf.shape(b['x'])[0]))
-  x = 0.7 * b['x'] + 0.3 * tf.gather(b['x'], p)
-  z = dense(x, 4, 'd')
+  z = dense(0.7 * b['x'] + 0.3 * tf.gather(b['x'], p), 4, 'd')
   return 0.7 * ce(z, b['y']) + 0.3 * ce(z, tf.gather(b['y'], p))

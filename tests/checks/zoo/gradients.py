@@ -3,7 +3,7 @@
 import numpy as np
 
 from tensorflow_v1 import tf
-from tests.checks.zoo.parts import IM, SEQ, XY, case, ce, conv, dense, update
+from tests.checks.zoo.parts import IM, SEQ, XY, by_rows, case, ce, conv, dense, update
 
 
 @tf.custom_gradient
@@ -82,9 +82,8 @@ def gradnorm_weights(b, is_training):
 
 @case('exact', SEQ, opt=lambda: tf.train.AdamOptimizer(0.01))
 def sparse_adam(b, is_training):
-  return ce(
-    dense(tf.reduce_mean(tf.gather(tf.get_variable('t', [12, 6]), b['s']), 1), 4, 'o'), b['y']
-  )
+  h = tf.reduce_mean(tf.gather(tf.get_variable('t', [12, 6]), b['s']), 1)
+  return ce(dense(h, 4, 'o'), b['y'])
 
 
 @case('exact', SEQ)
@@ -102,14 +101,8 @@ def partitioned_table(b, is_training):
 
 @case('exact', SEQ)
 def embedding_max_norm(b, is_training):
-  return ce(
-    dense(
-      tf.reduce_sum(tf.nn.embedding_lookup(tf.get_variable('t', [12, 6]), b['s'], max_norm=0.5), 1),
-      4,
-      'o',
-    ),
-    b['y'],
-  )
+  h = tf.nn.embedding_lookup(tf.get_variable('t', [12, 6]), b['s'], max_norm=0.5)
+  return ce(dense(tf.reduce_sum(h, 1), 4, 'o'), b['y'])
 
 
 @case('exact', XY)
@@ -140,16 +133,12 @@ def roi_crop(b, is_training):
 
 @case('exact', XY)
 def py_func_per_example(b, is_training):
-  f = tf.py_func(lambda a: np.tanh(a).astype('f4'), [b['x']], tf.float32)
-  f.set_shape(b['x'].shape)
-  return ce(dense(f, 4, 'd'), b['y'])
+  return by_rows(tf.py_func(lambda a: np.tanh(a).astype('f4'), [b['x']], tf.float32), b)
 
 
 @case('coupled', XY)
 def py_func_over_batch(b, is_training):
-  f = tf.py_func(lambda a: (a - a.mean(0)).astype('f4'), [b['x']], tf.float32)
-  f.set_shape(b['x'].shape)
-  return ce(dense(f, 4, 'd'), b['y'])
+  return by_rows(tf.py_func(lambda a: (a - a.mean(0)).astype('f4'), [b['x']], tf.float32), b)
 
 
 @case('exact', XY)

@@ -5,9 +5,8 @@ from tests.checks.zoo.parts import IM, XY, case, ce, contrib, conv, dense, layer
 
 
 def _sn(w, late):
-  u = tf.get_variable(
-    'u', [1, int(w.shape[0])], initializer=tf.random_normal_initializer(), trainable=False
-  )
+  u = tf.get_variable('u', [1, int(w.shape[0])], initializer=tf.random_normal_initializer(),
+                      trainable=False)
   v = tf.nn.l2_normalize(tf.matmul(u, w))
   u2 = tf.nn.l2_normalize(tf.matmul(v, w, transpose_b=True))
   v, u2 = tf.stop_gradient(v), tf.stop_gradient(u2)
@@ -37,10 +36,8 @@ def batch_renorm(b, is_training):
   mm, mv = state('mm', [5]), state('mv', [5], 1.0)
   mean, var = tf.nn.moments(x, [0])
   std, ms = tf.sqrt(var + 1e-3), tf.sqrt(mv + 1e-3)
-  r, d = (
-    tf.stop_gradient(tf.clip_by_value(std / ms, 1 / 3.0, 3)),
-    tf.stop_gradient(tf.clip_by_value((mean - mm) / ms, -5, 5)),
-  )
+  r = tf.stop_gradient(tf.clip_by_value(std / ms, 1 / 3.0, 3))
+  d = tf.stop_gradient(tf.clip_by_value((mean - mm) / ms, -5, 5))
   update(mm.assign(0.9 * mm + 0.1 * mean))
   update(mv.assign(0.9 * mv + 0.1 * var))
   return ce(dense((x - mean) / std * r + d, 4, 'o'), b['y'])
@@ -52,9 +49,8 @@ def group_norm(b, is_training):
   n = tf.shape(x)[0]
   g = tf.reshape(x, [n, 6, 6, 2, 4])
   mean, var = tf.nn.moments(g, [1, 2, 4], keep_dims=True)
-  x = tf.reshape((g - mean) * tf.rsqrt(var + 1e-5), [n, 6, 6, 8]) * tf.get_variable(
-    'g', [8], initializer=tf.ones_initializer()
-  )
+  x = tf.reshape((g - mean) * tf.rsqrt(var + 1e-5), [n, 6, 6, 8])
+  x *= tf.get_variable('g', [8], initializer=tf.ones_initializer())
   return ce(dense(tf.reduce_mean(tf.nn.relu(x), [1, 2]), 4, 'o'), b['y'])
 
 
@@ -62,16 +58,8 @@ def group_norm(b, is_training):
 def instance_norm(b, is_training):
   x = conv(b['im'], 4, 'c')
   mean, var = tf.nn.moments(x, [1, 2], keep_dims=True)
-  return ce(
-    dense(
-      tf.reduce_max(
-        tf.nn.batch_normalization(x, mean, var, None, tf.get_variable('g', [4]), 1e-5), [1, 2]
-      ),
-      4,
-      'o',
-    ),
-    b['y'],
-  )
+  x = tf.nn.batch_normalization(x, mean, var, None, tf.get_variable('g', [4]), 1e-5)
+  return ce(dense(tf.reduce_max(x, [1, 2]), 4, 'o'), b['y'])
 
 
 @case('exact', XY)
@@ -137,9 +125,8 @@ def standardize_by_std(b, is_training):
 
 @case('coupled', XY, tf1=True)
 def layers_renorm(b, is_training):
-  x = layers.batch_normalization(
-    layers.dense(b['x'], 5, name='d'), renorm=True, training=is_training, name='bn', momentum=0.9
-  )
+  x = layers.batch_normalization(layers.dense(b['x'], 5, name='d'), renorm=True,
+                                 training=is_training, name='bn', momentum=0.9)
   return ce(layers.dense(x, 4, name='o'), b['y'])
 
 

@@ -2,7 +2,7 @@
 
 import towers
 from tensorflow_v1 import tf
-from tests.checks.zoo.parts import SEQ, XY, case, ce, contrib, dense, update
+from tests.checks.zoo.parts import SEQ, XY, by_rows, case, ce, contrib, dense, update
 
 
 @case('exact', SEQ)
@@ -36,23 +36,20 @@ def s2s(b):
   mask = tf.sequence_mask(b['l'], 5, dtype=tf.float32)
   enc = dense(src, 6, 'enc', tf.tanh)
   h = tgt + attend(dense(tgt, 6, 'q'), enc, mask)
-  h = dense(h, 6, 'f', tf.nn.relu)
-  return tf.tensordot(h, table, [[2], [1]]), mask
+  z = tf.tensordot(dense(h, 6, 'f', tf.nn.relu), table, [[2], [1]])
+  return z, ce(z, b['t']), mask
 
 
 @case('exact', SEQ)
 def seq2seq_tied_weighted(b, is_training):
-  z, mask = s2s(b)
-  loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=b['t'], logits=z)
-  return towers.Weighted(loss, mask), {
-    'acc': towers.Weighted(tf.equal(tf.argmax(z, 2, output_type=tf.int32), b['t']), mask)
-  }
+  z, loss, mask = s2s(b)
+  right = tf.equal(tf.argmax(z, 2, output_type=tf.int32), b['t'])
+  return towers.Weighted(loss, mask), {'acc': towers.Weighted(right, mask)}
 
 
 @case('coupled', SEQ)
 def seq2seq_token_mean(b, is_training):
-  z, mask = s2s(b)
-  loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=b['t'], logits=z)
+  _, loss, mask = s2s(b)
   return tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)
 
 
@@ -103,46 +100,31 @@ def while_decoder(b, is_training):
     h = live * h2 + (1 - live) * h
     return i + 1, h, tot + live[:, 0] * ce(h, b['t'][:, i] % 4)
 
-  _, h, tot = tf.while_loop(
-    lambda i, h, t: i < tf.reduce_max(b['l']),
-    body,
-    [0, tf.zeros([n, 4]), tf.zeros([n])],
-    shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, 4]), tf.TensorShape([None])],
-  )
-  return tot
+  shapes = [tf.TensorShape([]), tf.TensorShape([None, 4]), tf.TensorShape([None])]
+  return tf.while_loop(lambda i, h, t: i < tf.reduce_max(b['l']), body,
+                       [0, tf.zeros([n, 4]), tf.zeros([n])], shape_invariants=shapes)[2]
+
+
+def loop(goes_on, turn, b):
+  """Returns rows that begin with zeros, after the turns of a loop."""
+  return tf.while_loop(
+      goes_on, lambda i, z: (i + 1, turn(z)), [0, tf.zeros([tf.shape(b['x'])[0], 4])],
+      shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, 4])])[1]
 
 
 @case('coupled', XY)
 def while_until_batch_converges(b, is_training):
   w = tf.get_variable('w', [6, 4])
-  x = b['x']
-
-  def body(i, z):
-    return i + 1, 0.6 * z + 0.4 * tf.tanh(tf.matmul(x, w) + z)
-
-  _, z = tf.while_loop(
-    lambda i, z: tf.logical_and(i < 12, tf.reduce_mean(tf.abs(z)) < 0.2),
-    body,
-    [0, tf.zeros([tf.shape(x)[0], 4])],
-    shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, 4])],
-  )
+  z = loop(lambda i, z: tf.logical_and(i < 12, tf.reduce_mean(tf.abs(z)) < 0.2),
+           lambda z: 0.6 * z + 0.4 * tf.tanh(tf.matmul(b['x'], w) + z), b)
   return ce(z, b['y'])
 
 
 @case('coupled', XY)
 def while_batch_mean_inside(b, is_training):
   w = tf.get_variable('w', [6, 4])
-  x = b['x']
-
-  def body(i, z):
-    return i + 1, tf.tanh(tf.matmul(x, w) + z - tf.reduce_mean(z, 0))
-
-  _, z = tf.while_loop(
-    lambda i, z: i < 3,
-    body,
-    [0, tf.zeros([tf.shape(x)[0], 4])],
-    shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, 4])],
-  )
+  z = loop(lambda i, z: i < 3,
+           lambda z: tf.tanh(tf.matmul(b['x'], w) + z - tf.reduce_mean(z, 0)), b)
   return ce(z, b['y'])
 
 
@@ -164,9 +146,7 @@ def map_fn(b, is_training):
 
 @case('coupled', XY)
 def scan_over_batch(b, is_training):
-  z = dense(b['x'], 4, 'd')
-  z = tf.scan(lambda a, r: 0.5 * a + r, z)
-  return ce(z, b['y'])
+  return ce(tf.scan(lambda a, r: 0.5 * a + r, dense(b['x'], 4, 'd')), b['y'])
 
 
 @case('exact', SEQ)
@@ -188,12 +168,10 @@ def segment_sum_by_example(b, is_training):
 @case('exact', SEQ)
 def embedding_lookup_sparse(b, is_training):
   idx = tf.where(tf.sequence_mask(b['l'], 5))
-  sp = tf.SparseTensor(
-    idx, tf.cast(tf.gather_nd(b['s'], idx), tf.int64), tf.cast(tf.shape(b['s']), tf.int64)
-  )
-  return ce(
-    tf.nn.embedding_lookup_sparse(tf.get_variable('t', [12, 4]), sp, None, combiner='mean'), b['y']
-  )
+  sp = tf.SparseTensor(idx, tf.cast(tf.gather_nd(b['s'], idx), tf.int64),
+                       tf.cast(tf.shape(b['s']), tf.int64))
+  table = tf.get_variable('t', [12, 4])
+  return ce(tf.nn.embedding_lookup_sparse(table, sp, None, combiner='mean'), b['y'])
 
 
 @case('exact', XY)
@@ -211,9 +189,7 @@ def array_that_grows(b, is_training):
 @case('exact', XY)
 def array_of_rows(b, is_training):
   rows = tf.TensorArray(tf.float32, tf.shape(b['x'])[0]).unstack(tf.identity(b['x']))
-  x = rows.stack()
-  x.set_shape(b['x'].shape)
-  return ce(dense(x, 4, 'd'), b['y'])
+  return by_rows(rows.stack(), b)
 
 
 @case('exact', XY)
@@ -241,14 +217,8 @@ def functions(b, is_training):
 @case('random', SEQ)
 def sampled_softmax(b, is_training):
   h = dense(tf.one_hot(b['s'][:, 0], 12), 6, 'd')
-  return tf.nn.sampled_softmax_loss(
-    tf.get_variable('w', [12, 6]),
-    tf.get_variable('b', [12]),
-    tf.cast(b['t'][:, :1], tf.int64),
-    h,
-    4,
-    12,
-  )
+  return tf.nn.sampled_softmax_loss(tf.get_variable('w', [12, 6]), tf.get_variable('b', [12]),
+                                    tf.cast(b['t'][:, :1], tf.int64), h, 4, 12)
 
 
 @case('random', XY)
@@ -278,13 +248,8 @@ def gumbel_multinomial(b, is_training):
 @case('random', XY)
 def dropout_in_while(b, is_training):
   w = tf.get_variable('w', [6, 4])
-  x = b['x']
-  _, z = tf.while_loop(
-    lambda i, z: i < 3,
-    lambda i, z: (i + 1, tf.nn.dropout(tf.tanh(tf.matmul(x, w) + z), rate=0.3)),
-    [0, tf.zeros([tf.shape(x)[0], 4])],
-    shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, 4])],
-  )
+  z = loop(lambda i, z: i < 3,
+           lambda z: tf.nn.dropout(tf.tanh(tf.matmul(b['x'], w) + z), rate=0.3), b)
   return ce(z, b['y'])
 
 

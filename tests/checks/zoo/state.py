@@ -3,7 +3,7 @@
 import numpy as np
 
 from tensorflow_v1 import tf
-from tests.checks.zoo.parts import XY, case, ce, dense, layers, state, update
+from tests.checks.zoo.parts import XY, by_rows, case, ce, dense, layers, state, update
 
 
 @case('coupled', XY)
@@ -22,20 +22,23 @@ def tf_metrics_returned(b, is_training):
   return ce(z, b['y']), {'acc': tf.fill(tf.shape(b['y']), up)}
 
 
-@case('coupled', XY)
-def ema_of_loss_scales_it(b, is_training):
+def averaged(b):
+  """Returns losses, and a moving average of their mean."""
   loss = ce(dense(b['x'], 4, 'd'), b['y'])
   a = state('avg', [], 1.0)
   update(a.assign(0.9 * a + 0.1 * tf.reduce_mean(loss)))
+  return loss, a
+
+
+@case('coupled', XY)
+def ema_of_loss_scales_it(b, is_training):
+  loss, a = averaged(b)
   return loss / tf.stop_gradient(a)
 
 
 @case('coupled', XY)
 def ema_nobody_reads(b, is_training):
-  loss = ce(dense(b['x'], 4, 'd'), b['y'])
-  a = state('avg', [], 1.0)
-  update(a.assign(0.9 * a + 0.1 * tf.reduce_mean(loss)))
-  return loss
+  return averaged(b)[0]
 
 
 @case('coupled', XY)
@@ -49,9 +52,7 @@ def tf_ema_class(b, is_training):
 
 @case('coupled', XY)
 def ema_read_by_metric(b, is_training):
-  loss = ce(dense(b['x'], 4, 'd'), b['y'])
-  a = state('avg', [], 1.0)
-  update(a.assign(0.9 * a + 0.1 * tf.reduce_mean(loss)))
+  loss, a = averaged(b)
   return loss, {'rel': loss / a}
 
 
@@ -110,21 +111,15 @@ def activity_regularizer(b, is_training):
 @case('coupled', XY)
 def activity_regularizer_mean(b, is_training):
   h = dense(b['x'], 5, 'd', tf.nn.relu)
-  tf.add_to_collection(
-    tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.reduce_mean(tf.reduce_sum(tf.square(h), 1))
-  )
+  penalty = 0.1 * tf.reduce_mean(tf.reduce_sum(tf.square(h), 1))
+  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, penalty)
   return ce(dense(h, 4, 'o'), b['y'])
 
 
 @case('coupled', XY, tf1=True)
 def layers_activity_regularizer(b, is_training):
-  h = layers.dense(
-    b['x'],
-    5,
-    name='d',
-    activation=tf.nn.relu,
-    activity_regularizer=lambda a: 0.05 * tf.reduce_sum(tf.square(a)),
-  )
+  h = layers.dense(b['x'], 5, name='d', activation=tf.nn.relu,
+                   activity_regularizer=lambda a: 0.05 * tf.reduce_sum(tf.square(a)))
   return ce(layers.dense(h, 4, name='o'), b['y'])
 
 
@@ -137,9 +132,7 @@ def kernel_regularizers(b, is_training):
 
 @case('coupled', XY)
 def variable_from_batch(b, is_training):
-  m = tf.get_variable(
-    'mean', initializer=tf.reduce_mean(b['x'], 0), trainable=False, validate_shape=True
-  )
+  m = tf.get_variable('mean', initializer=tf.reduce_mean(b['x'], 0), trainable=False)
   return ce(dense(b['x'] - m, 4, 'd'), b['y'])
 
 
@@ -175,9 +168,7 @@ def unknown_rank(b, is_training):
 def queued(b, is_training):
   rows = tf.FIFOQueue(9, [tf.float32])
   with tf.control_dependencies([rows.enqueue(b['x'])]):
-    x = rows.dequeue()
-  x.set_shape(b['x'].shape)
-  return ce(dense(x, 4, 'd'), b['y'])
+    return by_rows(rows.dequeue(), b)
 
 
 def twice(x):
@@ -186,13 +177,9 @@ def twice(x):
 
 @case('exact', XY)
 def python_without_memory(b, is_training):
-  x = tf.py_func(twice, [b['x']], tf.float32, stateful=False)
-  x.set_shape(b['x'].shape)
-  return ce(dense(x, 4, 'd'), b['y'])
+  return by_rows(tf.py_func(twice, [b['x']], tf.float32, stateful=False), b)
 
 
 @case('exact', XY)
 def python_in_a_function(b, is_training):
-  x = tf.function(lambda x: tf.numpy_function(twice, [x], tf.float32))(b['x'])
-  x.set_shape(b['x'].shape)
-  return ce(dense(x, 4, 'd'), b['y'])
+  return by_rows(tf.function(lambda x: tf.numpy_function(twice, [x], tf.float32))(b['x']), b)

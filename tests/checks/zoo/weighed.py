@@ -5,42 +5,39 @@ from tensorflow_v1 import tf
 from tests.checks.zoo.parts import XY, arrays, case, ce, dense
 
 
+def marked(b):
+  """Returns how likely each of five marks is, and its loss."""
+  z = dense(b['x'], 5, 'd')
+  return tf.sigmoid(z), tf.nn.sigmoid_cross_entropy_with_logits(labels=b['m'], logits=z)
+
+
 @case('coupled', arrays('x', 'm'))
 def focal_by_positives(b, is_training):
-  z = dense(b['x'], 5, 'd')
-  p = tf.sigmoid(z)
-  f = (
-    tf.nn.sigmoid_cross_entropy_with_logits(labels=b['m'], logits=z)
-    * (1 - b['m'] * p - (1 - b['m']) * (1 - p)) ** 2
-  )
+  p, f = marked(b)
+  f *= (1 - b['m'] * p - (1 - b['m']) * (1 - p)) ** 2
   return tf.reduce_sum(f) / tf.maximum(1.0, tf.reduce_sum(b['m']))
 
 
 @case('exact', arrays('x', 'm'))
 def focal_weighted_right(b, is_training):
-  z = dense(b['x'], 5, 'd')
-  f = tf.nn.sigmoid_cross_entropy_with_logits(labels=b['m'], logits=z)
+  _, f = marked(b)
   return towers.Weighted(f, b['m'] + 0.25)
 
 
 @case('coupled', arrays('x', 'm'))
 def ssd_hard_negatives(b, is_training):
-  z = dense(b['x'], 5, 'd')
-  f = tf.nn.sigmoid_cross_entropy_with_logits(labels=b['m'], logits=z)
+  _, f = marked(b)
   neg = tf.reshape(f * (1 - b['m']), [-1])
   npos = tf.reduce_sum(b['m'])
-  k = tf.minimum(tf.cast(npos, tf.int32) * 1 + 1, tf.size(neg))
-  top, _ = tf.nn.top_k(neg, k)
+  top, _ = tf.nn.top_k(neg, tf.minimum(tf.cast(npos, tf.int32) + 1, tf.size(neg)))
   return (tf.reduce_sum(f * b['m']) + tf.reduce_sum(top)) / (npos + 1e-6)
 
 
 @case('exact', arrays('x', 'm'))
 def ssd_per_example(b, is_training):
-  z = dense(b['x'], 5, 'd')
-  f = tf.nn.sigmoid_cross_entropy_with_logits(labels=b['m'], logits=z)
+  _, f = marked(b)
   neg = f * (1 - b['m'])
-  rank = tf.argsort(tf.argsort(-neg, axis=1), axis=1)
-  keep = tf.cast(rank < 2, tf.float32)
+  keep = tf.cast(tf.argsort(tf.argsort(-neg, axis=1), axis=1) < 2, tf.float32)
   return tf.reduce_sum(f * b['m'] + neg * keep, 1)
 
 
@@ -104,9 +101,8 @@ def cond_on_batch_accuracy(b, is_training):
 
 @case('coupled', XY)
 def root_mean_square_error(b, is_training):
-  return tf.sqrt(
-    tf.reduce_mean(tf.square(dense(b['x'], 1, 'd')[:, 0] - tf.cast(b['y'], tf.float32)))
-  )
+  gap = dense(b['x'], 1, 'd')[:, 0] - tf.cast(b['y'], tf.float32)
+  return tf.sqrt(tf.reduce_mean(tf.square(gap)))
 
 
 @case('coupled', arrays('x', 'm'))
@@ -118,21 +114,16 @@ def dice_over_batch(b, is_training):
 @case('exact', arrays('x', 'm'))
 def dice_per_example(b, is_training):
   p = tf.sigmoid(dense(b['x'], 5, 'd'))
-  return 1 - (2 * tf.reduce_sum(p * b['m'], 1) + 1) / (
-    tf.reduce_sum(p, 1) + tf.reduce_sum(b['m'], 1) + 1
-  )
+  return 1 - (2 * tf.reduce_sum(p * b['m'], 1) + 1) / (tf.reduce_sum(p + b['m'], 1) + 1)
 
 
 @case('coupled', arrays('s', 't', 'l', 'y'))
 def tf_losses_weights(b, is_training):
-  return tf.losses.sparse_softmax_cross_entropy(
-    b['y'], dense(tf.one_hot(b['s'][:, 0], 12), 4, 'd'), weights=tf.cast(b['y'] > 0, tf.float32)
-  )
+  z = dense(tf.one_hot(b['s'][:, 0], 12), 4, 'd')
+  return tf.losses.sparse_softmax_cross_entropy(b['y'], z, tf.cast(b['y'] > 0, tf.float32))
 
 
 @case('exact', XY)
 def tf_losses_plain(b, is_training):
-  z = dense(b['x'], 4, 'd')
-  return tf.losses.softmax_cross_entropy(
-    tf.one_hot(b['y'], 4), z, label_smoothing=0.1
-  ) + tf.losses.huber_loss(tf.one_hot(b['y'], 4), z)
+  y, z = tf.one_hot(b['y'], 4), dense(b['x'], 4, 'd')
+  return tf.losses.softmax_cross_entropy(y, z, label_smoothing=0.1) + tf.losses.huber_loss(y, z)
