@@ -1,32 +1,19 @@
 """The main job on image files: from the folder to the result, with damage, and after a kill."""
 
-import json
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-import main
-from tests import ROOT
 from tests.data.pictures import damage, jpegs, write_tfrecords
-from tests.harness.loaded_process import run_loaded
+from tests.harness.processes import running, wait_until
+from tests.test_main import result_here, run
 from towers.data.formats.tfrecord import load_index
 
 QUICK = ['--data=tfrecord', '--model=linear', '--image_size=8', '--num_classes=10',
          '--batch_size=6', '--num_gpus=2', '--device=cpu', '--learning_rate=0.001',
          '--augment=imagenet']
-
-
-def run(*flags):
-  return run_loaded(['main.py', *flags])
-
-
-def run_here(*flags):
-  """Does the same in this process, without importing TensorFlow again; returns the exit code."""
-  return main.main(['main.py'] + list(flags))
 
 
 @pytest.fixture
@@ -46,12 +33,9 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capf
   [line] = done.stderr.splitlines()
   assert line.startswith(f'towers: error: {path}: record 4 at byte ')
   assert 'on_bad_record=skip' in line
-  result_file = str(folder / 'result.json')
   capfd.readouterr()
-  assert run_here('--on_bad_record=skip', '--result_file=' + result_file, *flags) == 0
+  result = result_here(folder, '--on_bad_record=skip', *flags)
   stdout, stderr = capfd.readouterr()
-  with open(result_file) as file:
-    result = json.load(file)
   assert result['global_step'] == 8 and result['examples_seen'] == 38
   assert result['validation_examples'] == 4
   assert 0 <= result['input_wait'] <= 1
@@ -66,21 +50,12 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capf
 def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, mode, capfd):
   flags = QUICK + [f'--data_dir={folder}', '--input_mode=' + mode, '--steps=40',
                    '--checkpoint_every=1', '--validate_every=40']
-  results = []
   checkpoints = folder / 'checkpoints'
   resumable = flags + [f'--checkpoint_dir={checkpoints}']
-  process = subprocess.Popen([sys.executable, 'main.py'] + resumable, cwd=ROOT,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-  while process.poll() is None and not any(checkpoints.glob('model.ckpt-[3-9]*.index')):
-    time.sleep(0.01)
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-  for index, command in enumerate((flags, resumable)):
-    path = str(folder / f'result{index}.json')
-    capfd.readouterr()
-    assert run_here('--result_file=' + path, *command) == 0
-    with open(path) as file:
-      results.append(json.load(file))
+  with running(sys.executable, 'main.py', *resumable, stderr=subprocess.DEVNULL) as process:
+    wait_until(lambda: process.poll() is not None or any(
+        checkpoints.glob('model.ckpt-[3-9]*.index')), seconds=120)
+  results = [result_here(folder, *command) for command in (flags, resumable)]
   assert re.search(r'resumed from .*: \d+ of 40 steps are done', capfd.readouterr().out)
   for key in ('global_step', 'examples_seen', 'train_loss', 'validation_loss'):
     assert results[0][key] == results[1][key]
@@ -88,12 +63,8 @@ def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, 
 
 @pytest.mark.nightly
 def test_the_input_is_measured_alone(folder, capfd):
-  result_file = str(folder / 'result.json')
-  assert run_here('--input_only', '--result_file=' + result_file, f'--data_dir={folder}',
-                  *QUICK) == 0
+  speeds = result_here(folder, '--input_only', f'--data_dir={folder}', *QUICK)
   stdout = capfd.readouterr().out
-  with open(result_file) as file:
-    speeds = json.load(file)
   assert list(speeds) == ['split', 'next', 'shard'] and min(speeds.values()) > 0
   for mode in speeds:
     assert re.search(rf'{mode} +[\d,]+ examples/s', stdout)

@@ -7,6 +7,7 @@ import numpy as np
 import towers
 from tensorflow_v1 import tf
 from tests.gallery.programs import PROGRAMS
+from tests.harness import small
 
 NUM_STEPS = 4
 BATCH_SIZE = 8
@@ -27,11 +28,10 @@ def train(name: str, num_towers: int, tower_build: str) -> Trained:
         program.make(), train=towers.from_arrays(*program.arrays()), device='cpu', shuffle=False,
         optimizer=program.optimizer(), batch_size=BATCH_SIZE, num_towers=num_towers,
         tower_build=tower_build)
-    variables = {variable.op.name: variable for variable in tf.global_variables()}
     with built.session() as session:
-      initial = session.run(variables)
+      initial = small.read_variables(built, session)
       losses = [session.train() for _ in range(NUM_STEPS)]
-      return Trained(losses, initial, session.run(variables))
+      return Trained(losses, initial, small.read_variables(built, session))
 
 
 def largest_difference(one: Trained, other: Trained) -> float:

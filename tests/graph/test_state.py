@@ -49,9 +49,8 @@ def expect(**setting):
 
 
 def read(run):
-  with run.graph.as_default():
-    kept = {variable.op.name: variable for variable in tf.global_variables()}
-    return run.session.run([kept[name] for name in ('count', 'average', 'queue')])
+  variables = run.variables()
+  return [variables[name] for name in ('count', 'average', 'queue')]
 
 
 def assert_kept(run, expected):

@@ -111,6 +111,30 @@ def program(model=model, *, num_towers=2, train=None, optimizer=None, **settings
                     validation=random_examples(11, 'validation', seed=1)), **settings))
 
 
+class Recorder(towers.Callback):
+  """Keeps losses and validations of the steps that count, ways back, and how a run has ended."""
+
+  def __init__(self):
+    self.losses, self.validations, self.rewinds, self.calls = [], [], [], []
+
+  def step(self, *, step, loss, train_seconds):
+    self.losses.append(float(loss))
+
+  def validation(self, *, step, metrics):
+    self.validations.append((step, metrics))
+
+  def rewind(self, step):
+    self.rewinds.append((len(self.losses), step))
+    del self.losses[step:]
+    self.validations = [pair for pair in self.validations if pair[0] <= step]
+
+  def finish(self, result):
+    self.calls.append(result['global_step'])
+
+  def close(self):
+    self.calls.append('close')
+
+
 # Of `towers.train`: no two things happen after the same step but at the end.
 CURVES = dict(steps=12, validate_every='5steps', checkpoint_every='4steps', summary_every='3steps',
               quiet=True)
@@ -218,6 +242,10 @@ class Run:
     with self.graph.as_default():
       return dict(zip([variable.op.name for variable in tf.trainable_variables()],
                       self.session.run(tf.trainable_variables())))
+
+  def variables(self):
+    """Returns all global variables by name."""
+    return read_variables(self, self.session)
 
   def averages(self):
     """Returns the averages of a run with `average_weights`, by the names of the weights."""

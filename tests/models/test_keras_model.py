@@ -158,14 +158,12 @@ def test_frozen_layers_are_not_trained_and_their_averages_rest():
     return keras.Model(inputs, keras.layers.Dense(small.NUM_CLASSES, activation='softmax')(x))
 
   with Run(model=KerasModel(make, loss=LOSS), num_towers=2) as run:
-    with run.graph.as_default():
-      variables = {variable.op.name: variable for variable in tf.global_variables()}
-    before = run.session.run(variables)
+    before = run.variables()
     run.train()
-    changed = {name.split('/')[-1] for name, value in run.session.run(variables).items()
+    changed = {name.split('/')[-1] for name, value in run.variables().items()
                if (value != before[name]).any()}
     assert len(run.weights()) == 2 and 'moving_mean' not in changed
-    assert not any(name.startswith('base/') and 'Momentum' in name for name in variables)
+    assert not any(name.startswith('base/') and 'Momentum' in name for name in before)
 
 
 def test_weights_can_be_loaded_into_the_session():

@@ -15,9 +15,9 @@ from towers.placement.packing import pack, plan_alike, plan_packs, unpack
 def outcome(**settings):
   """Returns all losses and variables of three steps, and the number of sums of gradients."""
   with Run(batch_norm='first', model=rich_model, train=small.random_examples(16),
-           **settings) as run, run.graph.as_default():
+           **settings) as run:
     losses = [run.train() for _ in range(3)]
-    values = [value.tobytes() for value in run.session.run(tf.global_variables())]
+    values = [value.tobytes() for value in run.variables().values()]
     return [losses, values], sum(op.type == 'AddN' and op.name.startswith('average/')
                                  for op in run.graph.get_operations())
 

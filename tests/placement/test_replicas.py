@@ -50,13 +50,12 @@ CASES = {
 
 def take_steps(placement, **settings):
   settings = dict(dict(num_towers=3, learning_rate=0.05, validates=True), **settings)
-  with Run(placement=placement, **settings) as run, run.graph.as_default():
+  with Run(placement=placement, **settings) as run:
     losses = [run.steps.train() for _ in range(3)]
     means, count = run.validate()
     if run.program.replicas is not None:
       assert_same_replicas(run)
-    variables = {variable.op.name: variable for variable in tf.global_variables()}
-    return dict(means, losses=losses, count=count), run.session.run(variables)
+    return dict(means, losses=losses, count=count), run.variables()
 
 
 @pytest.mark.nightly

@@ -28,7 +28,7 @@ def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
   with Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync',
            train=train) as run:
     run.train()
-    moving = small.read_variables(run, run.session)
+    moving = run.variables()
   np.testing.assert_allclose(moving['norm/moving_mean'],
                              0.25 * np.mean([part.mean(0) for part in parts], 0), atol=1e-6)
   np.testing.assert_allclose(moving['norm/moving_variance'],

@@ -57,7 +57,7 @@ def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_o
   settings = dict(optimizer='adam', average_weights=0.9, validates=True)
   with make_cluster((2, 1), **settings) as cluster:
     cluster.train()
-    everywhere = cluster.each(everything)
+    everywhere = cluster.each(Run.variables)
     assert 'hidden/weights/Adam_1' in everywhere[0]
     assert not find_different(everywhere)
     assert cluster.runs[0].program.broadcast.moved_op is None
@@ -65,14 +65,14 @@ def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_o
     for _ in range(3):
       cluster.train()
     moving = set(averages(cluster.runs[0]))
-    assert find_different(cluster.each(everything)) == moving and len(moving) == 4
+    assert find_different(cluster.each(Run.variables)) == moving and len(moving) == 4
     run = cluster.runs[0]
     sent = [op for op in find_needed([run.program.broadcast.moved_op])
             if op.type == 'CollectiveBcastSend']
     assert sum(op.inputs[0].shape.num_elements() for op in sent) == sum(
         value.size for value in averages(run).values())
     cluster.each(lambda run: run.steps.begin_pass(3))
-    assert not find_different(cluster.each(everything))
+    assert not find_different(cluster.each(Run.variables))
 
 
 def find_different(everywhere):
@@ -191,14 +191,10 @@ def test_the_chiefs_state_becomes_that_of_all():
         for variable in tf.global_variables():
           value = run.session.run(variable)
           variable.load((value + number).astype(value.dtype), run.session)
-    expected = everything(cluster.runs[0])
+    expected = cluster.runs[0].variables()
     cluster.each(lambda run: run.steps.broadcast())
     assert 'global_step' in expected and 'hidden/weights/Momentum' in expected
-    assert not find_different([expected, *cluster.each(everything)])
-
-
-def everything(run):
-  return small.read_variables(run, run.session)
+    assert not find_different([expected, *cluster.each(Run.variables)])
 
 
 def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():

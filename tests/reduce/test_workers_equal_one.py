@@ -7,7 +7,7 @@ of tables that are sent whole or not, and gradients that cross in 16 bits.
 import numpy as np
 import pytest
 
-from tensorflow_v1 import SUMS_16_BITS, tf
+from tensorflow_v1 import SUMS_16_BITS
 from tests import test_towers_equal_one as law
 from tests.harness import small
 from tests.harness.covering import cover
@@ -54,13 +54,6 @@ def settings_of(point):
               validation=small.random_examples(40 if size == 40 else 31, 'validation', seed=1))
 
 
-def read(run):
-  with run.graph.as_default():
-    variables = {variable.op.name: variable for variable in tf.global_variables()
-                 if not variable.op.name.startswith('copies/')}
-    return run.session.run(variables)
-
-
 PAIRS = cover(AXES, strength=2, is_valid=is_valid)
 CHOSEN = [next(point for point in PAIRS if (point['model'], point['wire']) == chosen)
           for chosen in (('many rows', 'float32'), ('many rows', list(WIRES)[-1]),
@@ -82,7 +75,7 @@ def test_workers_equal_one_tower(point):
       assert cluster.train() == pytest.approx(one.train(), abs=tolerance)
     assert_moved(one.initial_weights, one.weights(), at_least=2e-4)
     assert [run.counters() for run in cluster.runs] == [one.counters()] * num_workers
-    expected, found = read(one), [read(run) for run in cluster.runs]
+    expected, found = one.variables(), [run.variables() for run in cluster.runs]
     weights = set(one.weights())
     for values in found:
       names = expected if point['wire'] == 'float32' else weights

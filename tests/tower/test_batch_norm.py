@@ -32,9 +32,7 @@ def one_layer(batch, is_training):
 
 
 def averages(run):
-  with run.graph.as_default():
-    return {variable.op.name: run.session.run(variable) for variable in tf.global_variables()
-            if 'moving' in variable.op.name}
+  return {name: value for name, value in run.variables().items() if 'moving' in name}
 
 
 KINDS = ('first', 'mean', 'sync')

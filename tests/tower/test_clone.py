@@ -54,10 +54,7 @@ def outcome(build, model=rich_model, **settings):
     losses = [run.train() for _ in range(NUM_STEPS)]
     metrics = run.validate()
     losses += [run.train()]
-    with run.graph.as_default():
-      variables = {variable.op.name: value for variable, value in
-                   zip(tf.global_variables(), run.session.run(tf.global_variables()))}
-    return losses, metrics, variables, run.graph
+    return losses, metrics, run.variables(), run.graph
 
 
 def assert_same(left, right):

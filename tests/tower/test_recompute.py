@@ -43,9 +43,7 @@ def train(steps=3, **settings):
     losses = [run.train() for _ in range(steps)]
     if run.program.validation:
       losses += [mean for _, mean in sorted(run.validate()[0].items())]
-    with run.graph.as_default():
-      values = run.session.run({variable.op.name: variable for variable in tf.global_variables()})
-  return losses, values, run.program
+    return losses, run.variables(), run.program
 
 
 def assert_same_bits(recompute, **settings):

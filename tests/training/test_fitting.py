@@ -30,28 +30,6 @@ from towers.training.stepping.steps import Steps
 NUM_STEPS, BATCH = 7, 12
 
 
-class Recorder(towers.Callback):
-  """Keeps the losses of the steps that count, and from where a run went back to where."""
-
-  def __init__(self):
-    self.losses, self.rewinds, self.validations, self.closed = [], [], [], 0
-
-  def step(self, *, step, loss, train_seconds):
-    assert step == len(self.losses) + 1
-    self.losses.append(float(loss))
-
-  def validation(self, *, step, metrics):
-    self.validations.append((step, metrics['loss']))
-
-  def rewind(self, step):
-    self.rewinds.append((len(self.losses), step))
-    del self.losses[step:]
-    self.validations = [pair for pair in self.validations if pair[0] <= step]
-
-  def close(self):
-    self.closed += 1
-
-
 def build(model=small.model, accumulate='auto', **settings):
   return small.program(model, accumulate=accumulate, shuffle=True, **dict(
       dict(train=small.random_examples(29), batch_size=BATCH), **settings))
@@ -59,10 +37,10 @@ def build(model=small.model, accumulate='auto', **settings):
 
 def train(program, folder, **settings):
   """Returns what a run leaves: losses, validations, the result and the last checkpoint's values."""
-  recorder = Recorder()
+  recorder = small.Recorder()
   settings = dict(dict(steps=NUM_STEPS, checkpoint_every='3steps', quiet=True), **settings)
   result = towers.train(program, checkpoint_dir=str(folder), callbacks=[recorder], **settings)
-  assert recorder.closed == 1
+  assert recorder.calls.count('close') == 1
   return recorder, result, small.read_checkpoint(folder)
 
 
@@ -76,7 +54,8 @@ def undisturbed(average_weights=None):
 def assert_same_end(found, expected):
   (recorder, result, values), (others, other_result, other_values) = found, expected
   np.testing.assert_allclose(recorder.losses, others.losses, atol=1e-5)
-  np.testing.assert_allclose(recorder.validations, others.validations, atol=1e-5)
+  assert recorder.validations == [(step, pytest.approx(metrics, abs=1e-5))
+                                  for step, metrics in others.validations]
   assert len(recorder.losses) == NUM_STEPS
   for name in ('global_step', 'examples_seen', 'validation_examples'):
     assert result[name] == other_result[name]
@@ -226,18 +205,16 @@ def test_a_program_that_belongs_to_its_graph_says_what_to_build(tmp_path):
 def test_a_session_says_what_to_build_and_has_changed_nothing():
   lacks = later(at=6)
   program = build(short_of_memory(lacks))
-  with program.session() as session, program.graph.as_default():
+  with program.session() as session:
     lacks.calls.clear()  # Of the measurement before the first step.
     session.train()
-    before = session.run(tf.global_variables())
     with pytest.raises(towers.OutOfMemory, match='accumulate=2') as caught:
       for _ in range(NUM_STEPS):
-        before = session.run(tf.global_variables())
+        before = small.read_variables(program, session)
         session.train()
-    after = session.run(tf.global_variables())
+    after = small.read_variables(program, session)
     assert caught.value.accumulate == 2 and caught.value.step == session.step
-  for one, other in zip(before, after):
-    np.testing.assert_array_equal(one, other)
+  small.assert_same_weights(before, after, tolerance=0)
 
 
 @pytest.mark.parametrize('accumulate', ['many', True, 2.0])

@@ -81,7 +81,7 @@ def reference():
   with Run(num_towers=1, depth=0, model=normed, average_weights=0.9) as run:
     train(run)
     averages = run.averages()
-    values = small.read_variables(run, run.session)
+    values = run.variables()
   moments = {name: value for name, value in values.items() if '/moving_' in name}
   assert moments
   with Run(num_towers=1, depth=0, model=normed, validates=True) as plain:

@@ -87,7 +87,7 @@ def test_any_file_starts_the_weights_to_the_bit(files, kind):
     assert_same_weights(run.weights(), WEIGHTS, tolerance=0)
     assert run.counters() == [0, 0]
     assert re.search(r'matched +4 ', run.table) and re.search(r'new +0\n', run.table)
-    others = [value for name, value in small.read_variables(run, run.session).items()
+    others = [value for name, value in run.variables().items()
               if 'Adam' in name]
     assert len(others) == 8 and not np.any(list(map(np.any, others)))
 
@@ -109,7 +109,7 @@ def test_the_parts_of_a_variable_start_from_a_checkpoint_that_has_it_whole(tmp_p
 def test_all_towers_start_and_train_alike(files, num_towers, placement, settings):
   def train(**settings):
     with Run(model=model, init_from=files['v2'], init_map='net/=', **settings) as run:
-      started = small.read_variables(run, run.session)
+      started = run.variables()
       for name, value in dict(VALUES, slow=VALUES['hidden/weights']).items():
         assert np.array_equal(started[name], value), name
       if run.program.replicas:
@@ -117,7 +117,7 @@ def test_all_towers_start_and_train_alike(files, num_towers, placement, settings
       for _ in range(3):
         run.train()
       run.steps.check_replicas()
-      found = small.read_variables(run, run.session)
+      found = run.variables()
       assert np.array_equal(found['norm/moving_mean'], VALUES['norm/moving_mean'])
       return run.weights()
 
