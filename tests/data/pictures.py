@@ -7,8 +7,8 @@ import io
 
 import numpy as np
 
-import towers
 from tensorflow_v1 import tf
+from tests.harness import taking
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.tfrecord import write_record
 from towers_data.encoded_images import ImageFormat, ImageSource, encoded_examples
@@ -85,25 +85,17 @@ class List:
     return take(examples, **settings)
 
 
-def take(examples, *, mode='split', num_towers=1, batch_size=8, num_steps=None, first_step=0,
-         shuffle=False, parallel_calls=None):
+def take(examples, *, batch_size=8, num_steps=None, **settings):
   """Returns for each step {label: image} over all towers."""
-  with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size,
-                             num_towers=num_towers)
-    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=shuffle, seed=1,
-                                 parallel_calls=parallel_calls)
-    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
-               for batch in inputs.next_batches()]
-    steps = []
-    with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feed_dict(first_step))
-      for _ in range(num_steps or plan.steps_per_epoch):
-        taken = {}
-        for (images, labels), count in session.run(batches):
-          assert len(images) == len(labels) >= max(count, 1) and images.dtype == np.uint8
-          for image, label in zip(images[:count], labels[:count]):
-            assert label not in taken
-            taken[int(label)] = image
-        steps.append(taken)
-    return steps
+  steps = []
+  for by_tower in taking.take(
+      examples, batch_size=batch_size, seed=1,
+      num_steps=num_steps or -(-examples.num_examples // batch_size), **settings):
+    taken = {}
+    for (images, labels), count in by_tower:
+      assert len(images) == len(labels) >= max(count, 1) and images.dtype == np.uint8
+      for image, label in zip(images[:count], labels[:count]):
+        assert label not in taken
+        taken[int(label)] = image
+    steps.append(taken)
+  return steps

@@ -10,6 +10,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness.processes import output_of
+from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.arrays import DTYPES, from_arrays
 
@@ -185,13 +186,8 @@ def test_a_name_that_cannot_be_a_scope_is_refused():
 def _pad(rows, pad_to=4, values=None):
   """Returns unequal rows as batches give them, all at once and not shuffled."""
   examples = towers.padded(from_arrays({'rows': rows}), pad_to, values)
-  with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=len(rows), batch_size=len(rows), num_towers=1)
-    inputs = towers.build_inputs(examples, plan=plan)
-    [batch] = inputs.next_batches()
-    with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feed_dict(0))
-      return session.run(batch.tensors['rows'])
+  [[(tensors, _)]] = take(examples, batch_size=len(rows))
+  return tensors['rows']
 
 
 def _of_objects(*rows):

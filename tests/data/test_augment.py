@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness.small import MODES
+from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data import from_arrays
 from towers.data.augment import augment_arrays, pad_crop_mirror
@@ -31,17 +31,12 @@ def test_shifted_and_mirrored_images_are_numpys(shape):
 def test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws(mode):
   images = np.random.RandomState(0).randint(1, 256, size=(20, 8, 8, 1)).astype(np.uint8)
   examples = augment_arrays(from_arrays(images, np.arange(20)), kind='cifar', seed=3)
-  taken = []
+  steps, taken = take(examples, mode=mode, num_towers=2, num_steps=6, shuffle=True), []
   with tf.Graph().as_default(), tf.Session() as session:
-    plan = towers.build_plan(num_examples=20, batch_size=8, num_towers=2)
-    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=True)
-    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
-               for batch in inputs.next_batches()]
-    session.run(inputs.initializer, inputs.feed_dict(0))
     for epoch in range(2):
       cropped = np.zeros_like(images)
-      for _ in range(plan.steps_per_epoch):
-        for (some, labels), count in session.run(batches):
+      for by_tower in steps[3 * epoch:][:3]:
+        for (some, labels), count in by_tower:
           cropped[labels[:count]] = some[:count]
       draws = draw(tf.range(20, dtype=tf.int64), epoch=tf.constant(epoch, tf.int64), seed=3,
                    count=3)

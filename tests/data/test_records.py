@@ -11,6 +11,7 @@ import towers
 from tensorflow_v1 import tf
 from tests import ROOT
 from tests.data.pictures import damage
+from tests.harness import taking
 from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import Records, load_index
 
@@ -45,19 +46,11 @@ def parse_any_rows(record):
   return features['id'], features['rows']
 
 
-def take(examples, mode='split', num_towers=2, batch_size=8, *, num_steps, first_step=0,
-         shuffle=False):
+def take(examples, mode='split', num_towers=2, **settings):
   """Returns for each step the ids of all towers, in order."""
-  with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size,
-                             num_towers=num_towers)
-    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=shuffle)
-    batches = [(tf.nest.flatten(batch.tensors)[0], tf.convert_to_tensor(batch.num_examples))
-               for batch in inputs.next_batches()]
-    with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feed_dict(first_step))
-      return [[int(id) for ids, count in session.run(batches) for id in ids[:count]]
-              for _ in range(num_steps)]
+  steps = taking.take(examples, mode=mode, num_towers=num_towers,
+                      read=lambda tensors: tf.nest.flatten(tensors)[0], **settings)
+  return [[int(id) for ids, count in by_tower for id in ids[:count]] for by_tower in steps]
 
 
 def test_a_resumed_run_reads_hardly_a_byte_of_what_lies_before(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
+from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.examples import Buckets
 from towers.input.order import Order, explain_order
@@ -59,13 +60,9 @@ def test_batches_come_in_an_order_of_their_own_and_the_small_one_is_of_any_lengt
 
 def count_padding(examples, num_towers=2):
   """Returns how many tokens an epoch has, padding included."""
-  with tf.Graph().as_default():
-    plan = build_plan(num_examples=examples.num_examples, batch_size=8, num_towers=num_towers)
-    inputs = towers.build_inputs(examples, plan=plan, shuffle=True)
-    sizes = [tf.size(batch.tensors[0]) for batch in inputs.next_batches()]
-    with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feed_dict(0))
-      return sum(sum(session.run(sizes)) for _ in range(plan.steps_per_epoch))
+  steps = take(examples, num_towers=num_towers, num_steps=-(-examples.num_examples // 8),
+               shuffle=True, read=lambda tensors: tf.size(tensors[0]))
+  return sum(size for by_tower in steps for size, _ in by_tower)
 
 
 def test_buckets_save_padding():

@@ -5,7 +5,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness import small
+from tests.harness import small, taking
 from tests.input.test_shapes import KINDS, SEED, bucketed_examples
 from towers.base.usage_error import UsageError
 from towers.input.plan import build_plan
@@ -51,13 +51,9 @@ def test_draws_know_the_epoch_of_each_example(of_batches):
 
     examples = towers.augmented(towers.from_arrays((np.arange(NUM),)), change,
                                 of_batches=of_batches)
-    with tf.Graph().as_default(), tf.Session() as session:
-      plan = build_plan(num_examples=NUM, batch_size=batch_size, num_towers=1, last_batch='carry')
-      inputs = towers.build_inputs(examples, plan=plan, shuffle=True)
-      batch, = inputs.next_batches()
-      session.run(inputs.initializer, inputs.feed_dict(0))
-      taken = [session.run(batch.tensors[0]) for _ in range(12 * BATCH // batch_size)]
-    return np.concatenate(taken)
+    return np.concatenate([numbers for [((numbers,), _)] in taking.take(
+        examples, batch_size=batch_size, num_steps=12 * BATCH // batch_size, shuffle=True,
+        last_batch='carry')])
 
   one_by_one = draws_of(1)
   np.testing.assert_array_equal(draws_of(BATCH), one_by_one)

@@ -9,6 +9,7 @@ import towers
 from tensorflow_v1 import tf
 from tests.data.test_records import write
 from tests.harness import small
+from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.composite import decode_batch
 from towers_tools.serving.model import read_types
@@ -79,25 +80,20 @@ def test_towers_get_the_ragged_and_sparse_tensors_of_their_examples(
     source, mode, num_towers, num_examples, last_batch):
   examples = SOURCES[source](list(range(num_examples)), 'train')
 
-  def take(first_step, num_steps):
-    with tf.Graph().as_default():
-      plan = towers.build_plan(num_examples=num_examples, batch_size=8, num_towers=num_towers,
-                               last_batch=last_batch)
-      inputs = towers.build_inputs(examples, mode=mode, plan=plan)
-      fetches = []
-      for batch in inputs.next_batches():
-        decoded = decode_batch(batch.tensors)
-        ragged, sparse = decoded['more']
-        assert isinstance(ragged, tf.RaggedTensor) and ragged.ragged_rank == 2
-        assert sparse.get_shape().as_list() == [None, WORDS]
-        fetches.append((decoded['id'], ragged, tf.sparse.to_dense(sparse),
-                        tf.convert_to_tensor(batch.num_examples)))
-      with tf.Session() as session:
-        session.run(inputs.initializer, inputs.feed_dict(first_step))
-        return [[(ids[:count].tolist(), ragged.to_list()[:count], dense[:count].tolist())
-                 for ids, ragged, dense, count in session.run(fetches)] for _ in range(num_steps)]
+  def read(tensors):
+    decoded = decode_batch(tensors)
+    ragged, sparse = decoded['more']
+    assert isinstance(ragged, tf.RaggedTensor) and ragged.ragged_rank == 2
+    assert sparse.get_shape().as_list() == [None, WORDS]
+    return decoded['id'], ragged, tf.sparse.to_dense(sparse)
 
-  steps = take(0, 4)
+  def take_from(first_step, num_steps):
+    return [[(ids[:count].tolist(), ragged.to_list()[:count], dense[:count].tolist())
+             for (ids, ragged, dense), count in by_tower] for by_tower in take(
+                 examples, first_step=first_step, num_steps=num_steps, mode=mode, read=read,
+                 num_towers=num_towers, last_batch=last_batch)]
+
+  steps = take_from(0, 4)
   num_steps = -(-num_examples // 8)
   for step, by_tower in enumerate(steps):
     begin = step % num_steps * 8
@@ -105,7 +101,7 @@ def test_towers_get_the_ragged_and_sparse_tensors_of_their_examples(
         range(begin, min(begin + 8, num_examples)))
     for ids, ragged, dense in by_tower:
       assert list(zip(ragged, dense)) == [words_of(id) for id in ids]
-  assert take(2, 2) == steps[2:]
+  assert take_from(2, 2) == steps[2:]
 
 
 @pytest.mark.nightly
@@ -120,17 +116,15 @@ def test_records_may_be_sparse_or_ragged(tmp_path):
     return features['id'], tf.SparseTensor(sparse.indices, values, size or sparse.dense_shape), (
         tf.RaggedTensor.from_row_lengths(values, tf.size(values, out_type=tf.int64)[None]))
 
-  with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=9, batch_size=5, num_towers=2)
-    inputs = towers.build_inputs(towers.from_tfrecords(path, parse), plan=plan)
-    batches = [decode_batch(batch.tensors) for batch in inputs.next_batches()]
-    fetches = [(ids, tf.sparse.to_dense(sparse), ragged) for ids, sparse, ragged in batches]
-    with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feed_dict(0))
-      for _ in range(2):
-        for ids, dense, ragged in session.run(fetches):
-          assert dense.tolist() == [[id] * (id % 3) + [0] * (10 - id % 3) for id in ids]
-          assert ragged.to_list() == [[[id] * (id % 3)] for id in ids]
+  def read(tensors):
+    ids, sparse, ragged = decode_batch(tensors)
+    return ids, tf.sparse.to_dense(sparse), ragged
+
+  for by_tower in take(towers.from_tfrecords(path, parse), batch_size=5, num_towers=2, num_steps=2,
+                       read=read):
+    for (ids, dense, ragged), _ in by_tower:
+      assert dense.tolist() == [[id] * (id % 3) + [0] * (10 - id % 3) for id in ids]
+      assert ragged.to_list() == [[[id] * (id % 3)] for id in ids]
   with pytest.raises(UsageError, match=r'the component 1 is a SparseTensor of the dense shape \(.*'
                                        'to_dense.*towers.padded'):
     towers.from_tfrecords(path, lambda record: parse(record, size=None))

@@ -2,29 +2,21 @@
 
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.sounds import MOST, sounds
+from tests.harness.taking import take
 from towers.data.composite import decode_batch
 
 
-def take(examples, *, mode, num_towers, num_steps, num_workers=1, rank=0, last_batch='keep'):
+def take_lists(examples, **settings):
   """Returns for each step each tower's examples as tuples, and how many of them count."""
-  with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=8,
-                             num_towers=num_towers, num_workers=num_workers, rank=rank,
-                             last_batch=last_batch)
-    inputs = towers.build_inputs(examples, mode=mode, plan=plan)
-    fetches = []
-    for batch in inputs.next_batches():
-      tensors = decode_batch(batch.tensors)
-      fetches.append(({**tensors, 'symbols': tf.sparse.to_dense(tensors['symbols'], -1)},
-                      tf.convert_to_tensor(batch.num_examples)))
-    with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feed_dict(0))
-      return [[(_list(batch), count) for batch, count in session.run(fetches)]
-              for _ in range(num_steps)]
+  def read(tensors):
+    tensors = decode_batch(tensors)
+    return {**tensors, 'symbols': tf.sparse.to_dense(tensors['symbols'], -1)}
+
+  return [[(_list(batch), count) for batch, count in by_tower]
+          for by_tower in take(examples, read=read, **settings)]
 
 
 def _list(batch):
@@ -45,8 +37,8 @@ FILLED = [('split', 3, 17, 'keep', None), ('next', 8, 19, 'pad', None),
 @pytest.mark.nightly(but='split-3-17-keep-None')
 @pytest.mark.parametrize('mode, num_towers, num_examples, last_batch, bad', FILLED)
 def test_an_empty_tower_has_an_example_of_another(mode, num_towers, num_examples, last_batch, bad):
-  steps = take(sounds(num_examples, bad=bad), mode=mode, num_towers=num_towers, num_steps=3,
-               last_batch=last_batch)
+  steps = take_lists(sounds(num_examples, bad=bad), mode=mode, num_towers=num_towers, num_steps=3,
+                     last_batch=last_batch)
   filled = [(rows, sum((rows[:count] for rows, count in by_tower), []))
             for by_tower in steps for rows, count in by_tower if not count]
   assert any(real for _, real in filled)
@@ -57,5 +49,5 @@ def test_an_empty_tower_has_an_example_of_another(mode, num_towers, num_examples
 @pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))
 def test_a_worker_without_an_example_has_a_row_of_zeros(mode):
   # The second step has one example for both workers.
-  _, by_tower = take(sounds(9), mode=mode, num_towers=2, num_steps=2, num_workers=2, rank=1)
+  _, by_tower = take_lists(sounds(9), mode=mode, num_towers=2, num_steps=2, num_workers=2, rank=1)
   assert by_tower == [([(b'', [], 0, [-1] * MOST)], 0)] * 2

@@ -8,6 +8,7 @@ from tensorflow_v1 import tf
 from tests.data.pictures import damage
 from tests.data.test_records import parse_any_rows, write
 from tests.harness import small
+from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import load_index
 
@@ -43,19 +44,6 @@ def of_records(folder, policy='fail'):
 BAD = [8, 16]
 MAKERS = {'elements': of_elements, 'arrays': of_arrays, 'data set': of_data_set,
           'records': of_records, 'bad records': lambda folder: of_records(folder, 'skip')}
-
-
-def take(examples, *, mode, num_towers, num_steps, first_step=0, batch_size=8):
-  """Returns for each step each tower's (tensors, number of examples)."""
-  with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size,
-                             num_towers=num_towers)
-    inputs = towers.build_inputs(examples, mode=mode, plan=plan)
-    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
-               for batch in inputs.next_batches()]
-    with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feed_dict(first_step))
-      return [session.run(batches) for _ in range(num_steps)]
 
 
 POINTS = [(kind, small.MODES[number % 3], 2 + number % 3, ('batch', 5)[number % 2])
