@@ -8,36 +8,14 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.processes import run_python
 from towers.training.faults.run_error import RunError
 
-NUM_FEATURES, NUM_CLASSES = 5, 3
-RANDOM = np.random.RandomState(0)
-FEATURES = RANDOM.uniform(size=[37, NUM_FEATURES]).astype(np.float32)
-LABELS = RANDOM.randint(NUM_CLASSES, size=[37]).astype(np.int32)
 
-
-def examples(num_examples, name='examples', features=FEATURES):
-  return towers.from_arrays(features[:num_examples], LABELS[:num_examples], name=name)
-
-
-def model(batch, is_training):
-  del is_training
-  features, labels = batch
-  logits = tf.matmul(features, tf.get_variable('weights', [NUM_FEATURES, NUM_CLASSES]))
-  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
-
-
-def build(num_towers=2, validation=True, optimizer=None, **settings):
-  """Returns a program, in a graph of its own."""
-  settings = dict(dict(train=examples(37), batch_size=8, device='cpu', seed=1), **settings)
-  with tf.Graph().as_default():
-    return towers.Program(
-        model, validation=examples(11, 'validation') if validation else None,
-        optimizer=optimizer or tf.train.MomentumOptimizer(0.1, 0.9), num_towers=num_towers,
-        **settings)
+def build(**settings):
+  settings = dict(dict(train=small.random_examples(37), shuffle=True, seed=1), **settings)
+  return small.program(**settings)
 
 
 def test_every_part_of_the_straight_line_is_an_attribute():
@@ -53,7 +31,7 @@ def test_every_part_of_the_straight_line_is_an_attribute():
 
 KINDS = [
     dict(), dict(input_mode='next', staging_depth=2), dict(input_mode='shard', staging_depth=0),
-    dict(validation_tower=True, num_towers=3), dict(validation=False), dict(accumulate=2),
+    dict(validation_tower=True, num_towers=3), dict(validation=None), dict(accumulate=2),
     dict(variables='replicated', last_batch='drop')]
 
 
@@ -105,7 +83,7 @@ def test_no_order_of_calls_blocks_or_changes_what_is_trained(settings, tmp_path)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize('settings', [
     dict(), dict(input_mode='next', staging_depth=2), dict(validation_tower=True, num_towers=3),
-    dict(validation=False, input_mode='shard')],
+    dict(validation=None, input_mode='shard')],
                          ids=lambda settings: '-'.join(settings) or 'plain')
 def test_a_raw_run_that_would_starve_a_tower_fails_by_name(settings, tmp_path):
   """Whatever a program runs in the session beneath, nothing waits for a batch for good."""
@@ -172,9 +150,8 @@ def test_a_session_saves_where_no_run_does(others, tmp_path):
 
 
 def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
-  features = FEATURES.copy()
-  features[8:10] = np.nan
-  program = build(train=examples(37, features=features), shuffle=False)
+  train = faults.poison(small.random_examples(37), slice(8, 10))
+  program = build(train=train, shuffle=False)
   with program.session() as session:
     session.train()
     before = small.read_variables(program, session)
@@ -182,7 +159,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
       session.train()
     after = small.read_variables(program, session)
     assert session.step == 2 and np.isfinite(session.train()) and session.step == 3
-  for name in ('weights', 'weights/Momentum'):
+  for name in ('hidden/weights', 'hidden/weights/Momentum'):
     np.testing.assert_array_equal(after[name], before[name])
 
 
@@ -200,12 +177,12 @@ def test_a_rate_of_any_kind_trains(rate, capsys):
 def test_a_graph_has_one_program():
   program = build()
   with program.graph.as_default(), pytest.raises(towers.UsageError, match='has a program already'):
-    towers.Program(model, train=examples(37), batch_size=8, device='cpu',
+    towers.Program(small.model, train=small.random_examples(37), batch_size=8, device='cpu',
                    optimizer=tf.train.AdamOptimizer())
 
 
 def test_calls_that_cannot_be_answered_are_refused(tmp_path):
-  program = build(validation=False, accumulate=2)
+  program = build(validation=None, accumulate=2)
   session = program.session()
   with pytest.raises(towers.UsageError, match='is not open'):
     session.train()
@@ -232,14 +209,11 @@ def test_an_optimizer_may_be_a_function_of_the_rate(rate):
 
 def test_side_outputs_are_fetched_by_tower():
   def with_side(batch, is_training):
-    losses, metrics = model(batch, is_training)
+    losses, metrics = small.model(batch, is_training)
     tf.identity(2 * losses, name='doubled')
     return losses + 1, metrics
 
-  with tf.Graph().as_default():
-    program = towers.Program(
-        with_side, train=examples(37), batch_size=9, num_towers=2, device='cpu',
-        optimizer=tf.train.AdamOptimizer())
+  program = build(model=with_side, batch_size=9)
   with program.session() as session:
     values = session.run({'of 1': 'tower_1/doubled:0', 'loss': program.gradients.loss,
                           'of 0': program.graph.get_tensor_by_name('tower_0/doubled:0')})

@@ -117,11 +117,10 @@ def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
     assert session.validate()['loss'] == pytest.approx(result['validation_loss'])
     with pytest.raises(towers.UsageError, match='no checkpoint'):
       session.restore(str(tmp_path / 'none'))
-  for num_towers in (1, 3):
-    found = towers.evaluate(folder, model, (FEATURES, LABELS), num_towers=num_towers, batch_size=5,
-                            device='cpu', best_metric='accuracy')
-    assert found['accuracy'] == pytest.approx(best[0])
-    found = towers.evaluate(newest, model, given('batches'), num_towers=num_towers, device='cpu')
-    assert found['loss'] == pytest.approx(result['validation_loss'], abs=1e-6)
-    assert found == pytest.approx(towers.evaluate(
-        folder, model, given('examples'), num_towers=2, device='cpu', best=False), abs=1e-6)
+  found = towers.evaluate(folder, model, (FEATURES, LABELS), num_towers=3, batch_size=5,
+                          device='cpu', best_metric='accuracy')
+  assert found['accuracy'] == pytest.approx(best[0])
+  found = towers.evaluate(newest, model, given('batches'), num_towers=1, device='cpu')
+  assert found['loss'] == pytest.approx(result['validation_loss'], abs=1e-6)
+  assert found == pytest.approx(towers.evaluate(
+      folder, model, given('examples'), num_towers=2, device='cpu', best=False), abs=1e-6)

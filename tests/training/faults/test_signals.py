@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.harness.loaded_process import LoadedProcess
-from tests.harness.processes import output_of, running, wait_until
+from tests.harness.processes import running, wait_until
 from tests.harness.small import diagonal
 from towers.training.faults.signals import Signals
 
@@ -173,24 +173,6 @@ def test_a_signal_ends_a_process_that_can_run_no_python(number):
     assert process.stdout.readline() == b'loading\n'
     process.send_signal(number)
     assert process.wait(timeout=GONE_SECONDS) == -number
-
-
-# Says whether TensorFlow is there when the signals are left to the kernel, and when taken back.
-SPY = '''
-import contextlib, sys
-from towers.base import default_signals
-@contextlib.contextmanager
-def spy():
-  print('tensorflow' in sys.modules, flush=True)
-  yield
-  print('tensorflow' in sys.modules)
-default_signals.default_signals = spy
-import tensorflow_v1
-'''
-
-
-def test_tensorflow_loads_while_signals_end_the_process_by_themselves():
-  assert output_of('-c', SPY) == 'False\nTrue\n'
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing():

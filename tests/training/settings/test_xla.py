@@ -105,7 +105,7 @@ each_shape = pytest.mark.parametrize('shape', [
 
 
 @COUNTS
-@pytest.mark.nightly(but='2-shard-conv')
+@pytest.mark.nightly(but='1-split-dense')
 @each_shape
 def test_nothing_is_compiled_after_the_first_epoch(shape, tmp_path):
   counts = count_compilations(tmp_path, *shape, 'switch')
