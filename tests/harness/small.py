@@ -81,6 +81,12 @@ def model(batch, is_training):
   return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
 
 
+def classify(x, labels):
+  """Returns the losses of a last layer on activations."""
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=dense(x, NUM_CLASSES, 'logits'))
+
+
 def fill_with_nan(batches, counts):
   """In place of `fill_empty`, fills empty towers with NaN, and with 0 where that is no float.
 

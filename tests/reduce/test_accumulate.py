@@ -20,8 +20,7 @@ def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
   def model(batch, is_training):
     features, labels = batch
     x = batch_norm(features, is_training, name='norm', momentum=0.75)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=small.dense(x, 3,
-        'logits'))
+    return small.classify(x, labels)
 
   train = small.random_examples(12)
   parts = np.split(train.arrays[0], 3)

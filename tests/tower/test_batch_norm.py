@@ -26,9 +26,7 @@ def model(batch, is_training):
 def one_layer(batch, is_training):
   """A layer whose input is the batch itself, so that its moments are known."""
   features, labels = batch
-  x = batch_norm(features, is_training, name='norm', momentum=0.75)
-  logits = small.dense(x, small.NUM_CLASSES, 'logits')
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  return small.classify(batch_norm(features, is_training, name='norm', momentum=0.75), labels)
 
 
 def averages(run):

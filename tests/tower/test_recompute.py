@@ -10,18 +10,13 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness.processes import run_python
-from tests.harness.small import Run, dense, model
+from tests.harness.small import Run, classify, dense, model
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm_layer import batch_norm
 
 NUM_LAYERS = 4
-
-
-def classify(features, labels):
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels,
-                                                        logits=dense(features, 3, 'logits'))
 
 
 def deep(batch, is_training):

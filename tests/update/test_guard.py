@@ -25,8 +25,7 @@ ROW = 14
 def normed(batch, is_training):
   features, labels = batch
   x = tf.nn.relu(batch_norm(small.dense(features, 6, 'hidden'), is_training, name='norm'))
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=labels, logits=small.dense(x, small.NUM_CLASSES, 'logits'))
+  return small.classify(x, labels)
 
 
 def looked_up(batch, is_training):
@@ -48,6 +47,30 @@ def assert_unchanged(left, right):
   assert sorted(left) == sorted(right)
   for name, value in left.items():
     np.testing.assert_array_equal(value, right[name], err_msg=name)
+
+
+def refuse_step(run):
+  """Takes a step that is not finite and changes nothing; returns all variables."""
+  before = everything(run)
+  with pytest.raises(NotFinite):
+    run.steps.train()
+  assert_unchanged(everything(run), before)
+  return before
+
+
+def skip_refused_step(run):
+  """Takes a step, one that is refused, and one more; returns variables after the first and last."""
+  run.steps.train()
+  before = refuse_step(run)
+  finding = run.steps.retry()
+  assert not finding.is_done and 'tower' in finding.describe()
+  assert_unchanged(everything(run), before)
+  run.steps.skip()
+  # The input goes on with the step after it.
+  run.steps.train()
+  after = everything(run)
+  assert run.counters()[0] == 3 and all(np.isfinite(value).all() for value in after.values())
+  return before, after
 
 
 CASES = {
@@ -72,20 +95,8 @@ CASES = {
 def test_a_step_that_is_not_finite_changes_nothing_and_is_skipped(case, value):
   settings = dict(dict(num_towers=3, train=faults.poison(TRAIN, ROW, value)), **CASES[case])
   with Run(**settings) as run:
-    run.steps.train()
-    before = everything(run)
-    with pytest.raises(NotFinite):
-      run.steps.train()
-    assert_unchanged(everything(run), before)
-    finding = run.steps.retry()
-    assert not finding.is_done and 'tower' in finding.describe()
-    assert_unchanged(everything(run), before)
-    run.steps.skip()
-    assert run.counters() == [2, 16]
-    # The input goes on with the step after it, an epoch's first.
-    run.steps.train()
-    after = everything(run)
-    assert run.counters() == [3, 24] and all(np.isfinite(value).all() for value in after.values())
+    before, after = skip_refused_step(run)
+    assert run.counters() == [3, 24]
     changed = [name for name, value in after.items() if not np.array_equal(value, before[name])]
     assert set(run.weights()) <= set(changed)
     run.steps.check_replicas()
@@ -109,10 +120,7 @@ def slowly_normed(batch, is_training):
 def test_the_sums_of_a_skipped_step_are_cleared_too():
   with Run(num_towers=1, accumulate=2, model=slowly_normed, train=faults.poison(TRAIN, ROW)) as run:
     run.steps.train()
-    before = everything(run)
-    with pytest.raises(NotFinite):
-      run.steps.train()
-    assert_unchanged(everything(run), before)
+    refuse_step(run)
 
 
 def test_the_tower_and_the_first_variable_are_named():

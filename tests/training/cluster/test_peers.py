@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.harness.in_process_cluster import find_ports
+from tests.harness.processes import wait_until
 from towers.placement.cluster import Cluster
 from towers.training.cluster import peers as peers_module
 from towers.training.cluster.peers import Peers
@@ -58,7 +59,7 @@ def meet(rank, num_workers):
       others[0].send(missing=[], gone={})
     else:
       meeting.start()
-      wait_for(lambda: peers._server)
+      wait_until(lambda: peers._server)
       for other in range(1, num_workers):
         others.append(Other(socket.create_connection(cluster.endpoint(0))))
         others[-1].send(rank=other)
@@ -66,13 +67,6 @@ def meet(rank, num_workers):
     yield peers, others
     for other in others:
       other.end()
-
-
-def wait_for(is_so, seconds=10):
-  until = time.monotonic() + seconds
-  while not is_so():
-    assert time.monotonic() < until
-    time.sleep(0.02)
 
 
 def sign_for(seconds, other):
@@ -87,12 +81,12 @@ def test_who_has_ended_is_missed_by_all_and_for_good(told):
   with meet(0, 4) as (peers, others), peers.watched(60):
     address = re.escape(peers._cluster.describe(2))
     others[1].end()
-    wait_for(lambda: told)
+    wait_until(lambda: told)
     assert re.match(rf'{address} has ended. A step needs all workers, so this one ends. Only the '
                     'steps after the last checkpoint are lost: start all workers again.', told[0])
     assert others[0].read('gone') == {'2': 'has ended'}
     others[2].end()
-    wait_for(lambda: list(peers.gone) == [2, 3])
+    wait_until(lambda: list(peers.gone) == [2, 3])
     assert isinstance(peers.explain(ValueError('Collective ops is aborted')), WorkerGone)
     assert peers.explain(ValueError('something else')) is None
     with pytest.raises(WorkerGone, match=rf'{address} has ended; worker 3'):
@@ -103,9 +97,9 @@ def test_what_the_chief_says_and_that_it_ends_is_taken(told):
   with meet(1, 3) as (peers, [chief]), peers.watched(60):
     peers.is_busy = lambda: True
     chief.send(missing=[], gone={'1': 'does not answer', '2': 'has ended'})
-    wait_for(lambda: peers.gone == {2: 'has ended'})
+    wait_until(lambda: peers.gone == {2: 'has ended'})
     chief.end()
-    wait_for(lambda: peers.gone == {2: 'has ended', 0: 'has ended'})
+    wait_until(lambda: peers.gone == {2: 'has ended', 0: 'has ended'})
     assert not told
 
 
@@ -117,18 +111,18 @@ def test_who_is_silent_has_time_to_come_back(rank, told):
       for _ in range(2):
         time.sleep(1.2)
         sign()
-        wait_for(lambda: not peers.gone)
+        wait_until(lambda: not peers.gone)
       assert not told
-      wait_for(lambda: told)
+      wait_until(lambda: told)
     assert re.match(rf'worker {1 - rank} \S+ does not answer for \d s \(worker_seconds\)\.',
                     told[0])
     sign()
-    wait_for(lambda: not peers.gone)
+    wait_until(lambda: not peers.gone)
 
 
 def test_a_process_that_stood_still_misses_nobody_for_it(told, monkeypatch):
   with meet(0, 2) as (peers, [other]), peers.watched(3):
-    wait_for(lambda: peers._heard_at)
+    wait_until(lambda: peers._heard_at)
     peers._loop.call_soon_threadsafe(time.sleep, 4)
     time.sleep(5)
     sign_for(1, other)
@@ -142,7 +136,7 @@ def test_as_long_as_something_goes_forward_nobody_is_missed_and_then_at_once(tol
     time.sleep(1.5)
     assert peers.gone and not told
     peers.is_busy = lambda: False
-    wait_for(lambda: told, 5)
+    wait_until(lambda: told, 5)
 
 
 def test_after_the_end_nobody_is_missed(told):
@@ -150,7 +144,7 @@ def test_after_the_end_nobody_is_missed(told):
     with peers.watched(60):
       peers.stop()
       other.end()
-      wait_for(lambda: peers.gone)
+      wait_until(lambda: peers.gone)
     time.sleep(1)
   assert not told
 
