@@ -142,8 +142,7 @@ def test_the_first_start_installs_and_the_second_does_nothing(machine):
   assert machine.run() == (0, 'towers: TensorFlow 1.14 on Python 3.7 (.venv-tf1)\n')
   assert machine.calls() == [main]
   assert machine.run('./test', '-m', '', '-x')[0] == 0
-  assert machine.calls() == [
-      '-m pytest --numprocesses=auto --dist=worksteal -m not nightly -m  -x']
+  assert machine.calls() == ['-m pytest --numprocesses=auto --dist=worksteal -m not nightly -m  -x']
 
   (machine.checkout / 'requirements' / 'tf1.txt').write_text('tf1==2\n')
   machine.run()

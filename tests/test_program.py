@@ -137,7 +137,6 @@ def test_a_session_saves_where_no_run_does(others, tmp_path):
   folder, refusals = str(tmp_path / 'run'), []
   program = build()
   with build().session() as session:
-
     def save(step, loss):
       with pytest.raises(towers.UsageError, match='is in use by another run') as refused:
         session.save(folder)

@@ -8,12 +8,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from towers.base.files import (
-  name_other_kind,
-  open_regular,
-  sweep,
-  write_whole,
-)
+from towers.base.files import name_other_kind, open_regular, sweep, write_whole
 
 KILLED = '''
 import os, sys

@@ -74,8 +74,7 @@ def test_lines_keep_their_order_and_characters_that_cannot_be_written_are_named(
     print('the first', file=stream)
     write_line('the second: \u2501 \udcff', stream)
     write('the third', stream, waits=True)
-    assert os.read(reader, 1000).decode() == (
-        'the first\nthe second: \\u2501 \\udcff\nthe third')
+    assert os.read(reader, 1000).decode() == ('the first\nthe second: \\u2501 \\udcff\nthe third')
   os.close(reader)
 
 

@@ -87,8 +87,7 @@ class Chains:
       raise Lost('a life without faults did not finish the run')
     found = judge.join_lives(lives, *judge.read_files(folder, self._num_steps), expected=expected,
                              is_exact=chain.shape is not None)
-    judge.compare(found, expected, is_exact=chain.shape is not None,
-                  history=not damage.history)
+    judge.compare(found, expected, is_exact=chain.shape is not None, history=not damage.history)
 
   def _live(self, plan, folder, *, drops_out, most_steps):
     """Lives a life; returns what it took, and whether the run is done."""
@@ -118,6 +117,5 @@ class Chains:
       with self._disk.run_folder() as folder:
         life, is_done = self._live(plan, folder, drops_out=shape is not None, most_steps=0)
         assert is_done
-        self._expected[shape] = judge.join_lives([life],
-                                                 *judge.read_files(folder, self._num_steps))
+        self._expected[shape] = judge.join_lives([life], *judge.read_files(folder, self._num_steps))
     return self._expected[shape]

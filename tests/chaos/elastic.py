@@ -166,8 +166,7 @@ def run_elastic(plan: ElasticPlan, folder: str, *, expected: judge.Outcome, num_
     report(f'  {kind} in round {index} of {rounds[index].size} workers')
   lives = [judge.read_life([one.notes[rank] for rank in sorted(one.notes)],
                            is_whole=one is rounds[-1]) for one in rounds]
-  found = judge.join_lives(lives, *judge.read_files(run.checkpoints, num_steps),
-                           expected=expected)
+  found = judge.join_lives(lives, *judge.read_files(run.checkpoints, num_steps), expected=expected)
   judge.compare(found, expected, is_exact=False, history=True)
 
 

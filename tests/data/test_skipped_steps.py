@@ -33,8 +33,7 @@ def of_directions(batch, is_training):
 @pytest.mark.parametrize('settings', [dict(), dict(accumulate=2)], ids=str)
 def test_a_step_without_examples_changes_nothing(settings):
   bad = list(range(8, 16))  # The second step of every epoch.
-  settings = dict(dict(model=of_directions, num_towers=2, optimizer='sgd'),
-                  **settings)
+  settings = dict(dict(model=of_directions, num_towers=2, optimizer='sgd'), **settings)
   with Run(train=examples_without(bad), **settings) as run:
     assert np.isfinite(run.train()) and run.counters() == [1, 8]
     before = run.weights()

@@ -20,8 +20,7 @@ WORDS = 9
 def sentences_of(number):
   """Returns for an example some rows of words, some of which are empty."""
   random = np.random.RandomState(number)
-  return [random.randint(WORDS, size=size).tolist()
-          for size in random.randint(4, size=number % 4)]
+  return [random.randint(WORDS, size=size).tolist() for size in random.randint(4, size=number % 4)]
 
 
 def counts_of(number):

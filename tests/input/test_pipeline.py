@@ -7,13 +7,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness.small import (
-  MODES,
-  element_examples,
-  id_examples,
-  nightly_but,
-  random_examples,
-)
+from tests.harness.small import MODES, element_examples, id_examples, nightly_but, random_examples
 from towers.base.usage_error import UsageError
 from towers.input.pipeline import GET_NEXTS
 

@@ -108,8 +108,7 @@ def test_the_chief_alone_writes():
 
 @pytest.mark.parametrize('name', ['check', 'find_batch', 'input_only'])
 def test_what_one_worker_does_alone_is_refused_among_several(name):
-  with pytest.raises(UsageError,
-                     match=f'{name} is a job for one worker, and TF_CONFIG names 2'):
+  with pytest.raises(UsageError, match=f'{name} is a job for one worker, and TF_CONFIG names 2'):
     Config(**{name: True}).for_worker(read(dict(worker=TWO), FIRST))
 
 

@@ -269,8 +269,7 @@ def test_what_is_not_there_is_an_error_before_anything_is_built(num_gpus, num_to
     ('store', '/cpu'), ('feed', '/device:GPU'), ('towers', '/cpu'), ('store', ''),
     ('feed', 'gpu 1')])
 def test_devices_have_an_index_which_collectives_need(part, name):
-  devices = {key: [HOST, name if key == part else '/gpu:1']
-             for key in ('feed', 'store', 'towers')}
+  devices = {key: [HOST, name if key == part else '/gpu:1'] for key in ('feed', 'store', 'towers')}
   plan = towers.build_plan(num_examples=8, batch_size=4, num_towers=2)
   with tf.Graph().as_default(), pytest.raises(
       UsageError, match=f"devices has '{name}': name the type and the index"):

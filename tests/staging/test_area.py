@@ -123,8 +123,7 @@ def answer(run, fetches, feed):
 def test_no_sequence_of_fetches_blocks(num_towers, depth):
   with open_run(num_towers=num_towers, depth=depth) as run:
     program = run.program
-    feeds, is_validating = [program.feed,
-                            program.validation.feed], program.validation.is_validating
+    feeds, is_validating = [program.feed, program.validation.feed], program.validation.is_validating
     fetches = {
         'a tower': program.towers[-1].loss,
         'a metric': program.towers[0].sums['number'], 'train puts': feeds[0].put_ops,

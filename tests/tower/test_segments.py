@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from towers.tower.recomputing.segments import (
-  Activation,
-  Cutter,
-  estimate_peak,
-  find_segment,
-)
+from towers.tower.recomputing.segments import Activation, Cutter, estimate_peak, find_segment
 
 
 def in_a_row(count, num_bytes=10):

@@ -217,8 +217,7 @@ def test_a_program_validates_exports_and_starts_again_from_them(tmp_path, capsys
   with tf.Graph().as_default(), tf.Session() as session:
     served = tf.saved_model.loader.load(session, ['serve'], exported).signature_def[
         'serving_default']
-    logits = session.run(served.outputs['output'].name, {
-        served.inputs['features'].name: features})
+    logits = session.run(served.outputs['output'].name, {served.inputs['features'].name: features})
   assert measured == pytest.approx(loss_of(logits), abs=1e-6)
   assert result['validation_loss'] == pytest.approx(measured, abs=1e-6)
   assert switched != pytest.approx(raw, abs=1e-4)

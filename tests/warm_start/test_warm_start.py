@@ -87,8 +87,7 @@ def test_any_file_starts_the_weights_to_the_bit(files, kind):
     assert_same_weights(run.weights(), WEIGHTS, tolerance=0)
     assert run.counters() == [0, 0]
     assert re.search(r'matched +4 ', run.table) and re.search(r'new +0\n', run.table)
-    others = [value for name, value in run.variables().items()
-              if 'Adam' in name]
+    others = [value for name, value in run.variables().items() if 'Adam' in name]
     assert len(others) == 8 and not np.any(list(map(np.any, others)))
 
 

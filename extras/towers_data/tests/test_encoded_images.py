@@ -12,15 +12,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.data.pictures import (
-  FORMAT,
-  List,
-  decode,
-  jpegs,
-  picture,
-  take,
-  write_tfrecords,
-)
+from tests.data.pictures import FORMAT, List, decode, jpegs, picture, take, write_tfrecords
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.formats.png import encode_png

@@ -179,6 +179,5 @@ if os.environ['CUDA_VISIBLE_DEVICES'] == '4':
   assert launcher.end() == 143
   assert [len(ranks) for ranks in rounds(launcher)] == [3, 2, 3, 2]
   (launcher.folder / 'rounds').unlink()
-  launcher = start(child, '--workers=3', '--min_workers=2', '--gpus_per_worker=1',
-                   environment=GPUS)
+  launcher = start(child, '--workers=3', '--min_workers=2', '--gpus_per_worker=1', environment=GPUS)
   assert launcher.end() == 2 and [len(ranks) for ranks in rounds(launcher)] == [3]

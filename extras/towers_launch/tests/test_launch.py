@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 
 from launcher import PRELUDE, SLEEP
 from tests import ROOT
-from tests.harness.processes import (
-  clean_environment,
-  is_alive,
-  output_of,
-  run_python,
-  wait_until,
-)
+from tests.harness.processes import clean_environment, is_alive, output_of, run_python, wait_until
 from towers.base.usage_error import UsageError
 from towers_launch import ports as launch_ports
 from towers_launch import tf_config

@@ -6,13 +6,7 @@ import pytest
 
 from towers_tools.finding import Finding, format_finding
 from towers_tools.gpus import Gpu, find_gpus, parse_gpus
-from towers_tools.tensorflow_build import (
-    Build,
-    check_gpus,
-    check_visible,
-    find_build,
-    parse_build,
-)
+from towers_tools.tensorflow_build import Build, check_gpus, check_visible, find_build, parse_build
 
 TF1 = Build('1.14.0', (10, 0), (3, 5), (7, 5))
 TF2 = parse_build('2.21.0', '12.5.1', ['sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90'])

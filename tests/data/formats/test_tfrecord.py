@@ -13,11 +13,7 @@ from tests.data.pictures import damage
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.crc32c import find_masked_crc
-from towers.data.formats.tfrecord import (
-  Records,
-  load_index,
-  write_record,
-)
+from towers.data.formats.tfrecord import Records, load_index, write_record
 from towers.data.records import check_damage
 
 PAYLOADS = [b'first', b'', b'x' * 1000, b'fourth', bytes(range(256)) * 300]

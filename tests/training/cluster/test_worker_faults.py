@@ -243,8 +243,7 @@ def test_a_loss_of_nan_is_handled_by_all_workers_alike(policy, tmp_path):
   # Worker 1 has example 5, in every epoch of 6 steps.
   flags = ['--steps=20', '--checkpoint_every=3steps', f'--on_nan={policy}',
            f'--checkpoint_dir={tmp_path}']
-  said = run_process_cluster(flags, fault='NaN',
-                             codes=(0, 0) if policy == 'skip' else (3, 3))
+  said = run_process_cluster(flags, fault='NaN', codes=(0, 0) if policy == 'skip' else (3, 3))
   assert 'in tower 0 the loss is nan' in said[1] and 'another worker' in said[0]
   if policy == 'skip':
     assert list_steps(str(tmp_path))[0] == 20

@@ -44,8 +44,7 @@ def read_room(folder, warn):
 
 def read_report(folder, warn):
   run = dict(settings={}, first_step=5, description='', versions={})
-  Report(f'{folder}/run.html', warn=warn, **run).validated(
-      step=6, metrics={'loss': math.inf})
+  Report(f'{folder}/run.html', warn=warn, **run).validated(step=6, metrics={'loss': math.inf})
 
 
 READERS = {

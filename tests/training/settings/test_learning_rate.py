@@ -56,6 +56,5 @@ def test_counts_beyond_what_float32_can_hold():
     seen = tf.constant(2 ** 24 + 1, tf.int64)
     seen.read_value = lambda: seen
     config = Config(learning_rate=1.0, schedule='piecewise', decay_epochs=(2.0 ** 24 + 1,))
-    rate = build_learning_rate(
-        config, build_plan(num_examples=1, batch_size=1, num_towers=1), seen)
+    rate = build_learning_rate(config, build_plan(num_examples=1, batch_size=1, num_towers=1), seen)
     assert session.run(rate) == pytest.approx(0.1)
