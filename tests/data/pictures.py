@@ -21,9 +21,8 @@ def jpegs(count, height=24, width=32):
   with tf.Graph().as_default(), tf.Session() as session:
     pixels = tf.placeholder(tf.uint8, [None, None, 3])
     encoded = tf.image.encode_jpeg(pixels, quality=95)
-    return [
-        session.run(encoded, {pixels: picture(number, height, width)}) for number in range(count)
-    ]
+    return [session.run(encoded, {pixels: picture(number, height, width)})
+            for number in range(count)]
 
 
 def picture(number, height=24, width=32):

@@ -105,12 +105,9 @@ def test_any_layout_in_memory(tmp_path):
   on_disk = np.memmap(str(tmp_path / 'rows'), dtype=np.float64, mode='w+', shape=base.shape)
   on_disk[:] = base
   on_disk.flush()
-  arrays = [
-      base.astype('>f8'),
-      base.astype('>i2'),
-      np.asfortranarray(base), base[::-1], base[:, ::2], base.T[:, ::-1].T,
-      np.memmap(str(tmp_path / 'rows'), dtype=np.float64, mode='r', shape=base.shape)
-  ]
+  arrays = [base.astype('>f8'), base.astype('>i2'), np.asfortranarray(base), base[::-1],
+            base[:, ::2], base.T[:, ::-1].T,
+            np.memmap(str(tmp_path / 'rows'), dtype=np.float64, mode='r', shape=base.shape)]
   examples = from_arrays(*arrays)
   assert all(array.dtype.isnative and array.flags.c_contiguous for array in examples.arrays)
   for got, array in zip(_run_epoch(examples, batch_size=4), arrays):

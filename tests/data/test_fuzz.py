@@ -99,9 +99,8 @@ def test_decoding_through_tensorflow():
     else:
       contents.append(
           encode_example(dict(example, **{'image/encoded': mutate(originals[number], source)})))
-  given = List([
-      encode_example({'image/encoded': original, 'image/class/label': 1}) for original in originals
-  ])
+  given = List([encode_example({'image/encoded': original, 'image/class/label': 1})
+                for original in originals])
   expected = [next(iter(step.values())) for step in given.take(batch_size=1)]
 
   given = List(contents)

@@ -42,19 +42,10 @@ def test_no_bit_changes(num_towers, placement, build, monkeypatch):
 
 def test_large_sparse_missing_and_other_tensors_are_not_packed():
   with tf.Graph().as_default():
-    vectors = [
-        tf.zeros([3]),
-        None,
-        tf.zeros([20480]),
-        tf.zeros([20481]),
-        tf.zeros([3], tf.float64),
-        tf.zeros([2, 2]),
-        tf.IndexedSlices(tf.zeros([3]), tf.zeros([3], tf.int32)),
-        tf.zeros([]),
-        tf.zeros([4]),
-        tf.zeros([5]),
-        tf.placeholder(tf.float32, [None]),
-    ]
+    vectors = [tf.zeros([3]), None, tf.zeros([20480]), tf.zeros([20481]),
+               tf.zeros([3], tf.float64), tf.zeros([2, 2]),
+               tf.IndexedSlices(tf.zeros([3]), tf.zeros([3], tf.int32)), tf.zeros([]),
+               tf.zeros([4]), tf.zeros([5]), tf.placeholder(tf.float32, [None])]
     devices = ['/device:CPU:0'] * len(vectors)
     assert plan_alike(vectors, devices) == [[0, 2, 8, 9]]
     devices[8:10] = ['/device:CPU:1'] * 2
@@ -72,13 +63,8 @@ def test_tensors_that_differ_in_their_longest_axis_alone_are_packed():
 
 
 @pytest.mark.parametrize('shapes', [
-    [(3,), (5,), (0,), (1,)],
-    [(2, 3, 7, 1), (2, 3, 4, 1), (2, 3, 70, 1)],
-    [(4, 4), (4, 4)],
-    [(1, 6, 2), (1, 3, 2)],
-    [(2, 3), (), (5,), (0, 4)],
-    [(7, 2)],
-], ids=str)
+    [(3,), (5,), (0,), (1,)], [(2, 3, 7, 1), (2, 3, 4, 1), (2, 3, 70, 1)], [(4, 4), (4, 4)],
+    [(1, 6, 2), (1, 3, 2)], [(2, 3), (), (5,), (0, 4)], [(7, 2)]], ids=str)
 def test_packed_tensors_are_unpacked_again(shapes):
   random = np.random.RandomState(0)
   tensors = [random.standard_normal(shape) for shape in shapes]

@@ -79,9 +79,8 @@ def faint(batch, is_training):
 def test_gradients_too_small_for_half_are_saved_by_a_scale(loss_scale, learns):
   with Run(num_towers=2, model=faint, loss_scale=loss_scale, learning_rate=1e6, **MIXED) as run:
     run.steps.train()
-    changes = [
-        np.abs(value - run.initial_weights[name]).max() for name, value in run.weights().items()
-    ]
+    changes = [np.abs(value - run.initial_weights[name]).max()
+               for name, value in run.weights().items()]
   assert (max(changes) > 1e-3) == learns
 
 
@@ -146,13 +145,9 @@ def squared(batch, is_training):
   return tf.reduce_sum(tf.square(tf.cast(small.dense(batch[0] / 8, 2, 'squared'), tf.float32)), 1)
 
 
-CASES = [
-    dict(),
-    dict(placement='replicated', optimizer='adam'),
-    dict(placement='replicated', tower_build='clone'),
-    dict(validation_tower=True, num_towers=4),
-    dict(depth=0, accumulate=2)
-]
+CASES = [dict(), dict(placement='replicated', optimizer='adam'),
+         dict(placement='replicated', tower_build='clone'),
+         dict(validation_tower=True, num_towers=4), dict(depth=0, accumulate=2)]
 
 
 @pytest.mark.nightly(but='0')
@@ -160,9 +155,8 @@ CASES = [
 def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scale(settings):
   # Batches of 8 on 3 towers are 3, 3 and 2: row 14 is tower 2's, in the second step.
   train = faults.poison(TRAIN, test_guard.ROW, 300.0)
-  settings = dict(
-      dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed', train=train),
-      **settings)
+  settings = {**dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed',
+                     train=train), **settings}
   with Run(**settings) as run:
     run.steps.train()
     assert get_scale(run) == (2 ** 15, 1)

@@ -45,10 +45,8 @@ def test_images_and_labels_come_out_as_they_went_in(tmp_path, pictures, name, is
   np.testing.assert_array_equal(got_images, images[10:])
   np.testing.assert_array_equal(got_labels, labels[10:])
   got_images, got_labels = _run_epoch(data_set.train, batch_size=4)
-  order = [
-      number for file in range(len(CIFARS[name].train))
-      for number in range(10)[file::len(CIFARS[name].train)]
-  ]
+  num_files = len(CIFARS[name].train)
+  order = [number for file in range(num_files) for number in range(10)[file::num_files]]
   np.testing.assert_array_equal(got_images, images[order])
   np.testing.assert_array_equal(got_labels, labels[order])
 
@@ -58,8 +56,7 @@ def test_damage_is_named_or_left_out(tmp_path, pictures):
   path = tmp_path / 'data_batch_3.bin'
   content = bytearray(path.read_bytes())
   content[3073] = 10
-  path.write_bytes(bytes(content[:-1]) +
-                   b'')  # Two records: the second one is short, and of no class.
+  path.write_bytes(bytes(content[:-1]))  # Two records: the second is short, and of no class.
   with pytest.raises(UsageError, match='data_batch_3.bin: record 1 at byte 3073: truncated: 3,072'):
     data.load('cifar10', data_dir=tmp_path)
   path.write_bytes(bytes(content))

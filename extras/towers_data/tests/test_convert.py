@@ -4,7 +4,6 @@ reads as whole.
 
 import io
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,8 +15,8 @@ import test_image_folder
 from tensorflow_v1 import tf
 from test_cifar import write as write_cifar
 from test_npy_folder import write as write_npy
-from tests import ROOT
 from tests.data.pictures import damage, jpegs, take
+from tests.harness.processes import running, wait_until
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
@@ -63,9 +62,8 @@ def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
       write_idx(str(source / (split + '-images-idx3-ubyte')), images[part, ..., 0])
       write_idx(str(source / (split + '-labels-idx1-ubyte')), labels[part].astype(np.uint8))
   description = run(kind, source, to, shards=3)
-  assert sorted(
-      description['shards']) == [f'train-{int(number):05}-of-00003' for number in range(3)
-                                ] + ['validation-00000-of-00001']
+  assert sorted(description['shards']) == [
+      *(f'train-{number:05}-of-00003' for number in range(3)), 'validation-00000-of-00001']
   data_set = data.load('tfrecord', data_dir=to)
   assert data_set.image_shape == (32, 32, channels) and data_set.num_classes == 10
   for examples, part in ((data_set.train, slice(0, 20)), (data_set.validation, slice(20, 24))):
@@ -147,18 +145,14 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
   to = tmp_path / 'to'
   left = []
   for seconds in (0.0, 0.05, 0.1, 0.15):
-    process = subprocess.Popen([sys.executable, '-c', _KILLED] + arguments + [f'--to={to}'],
-                               cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                               start_new_session=True)
-    while process.poll() is None and not (to.exists() and any(to.iterdir())):
-      time.sleep(0.005)
-    time.sleep(seconds)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with running(sys.executable, '-c', _KILLED, *arguments, f'--to={to}',
+                 stderr=subprocess.DEVNULL, start_new_session=True) as process:
+      wait_until(lambda: process.poll() is not None or to.exists() and any(to.iterdir()))
+      time.sleep(seconds)
     # Its workers see within a record that it is gone.
     time.sleep(0.2)
-    whole = {name: content for name, content in contents(to).items() if name.startswith(('train',
-        'validation'))}
+    whole = {name: content for name, content in contents(to).items()
+             if name.startswith(('train', 'validation'))}
     assert all(content == (expected / name).read_bytes() for name, content in whole.items())
     left.append(len(whole))
     if len(whole) < 8:
@@ -173,24 +167,19 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
 @pytest.mark.nightly
 def test_no_worker_outlives_a_killed_conversion(tmp_path):
   test_image_folder.write(tmp_path / 'photos')
-  process = subprocess.Popen([
-      sys.executable, '-c',
-      _KILLED.replace('0.02', '2'), '--from=images', f"--data_dir={tmp_path / 'photos'}",
-      '--shards=2', '--processes=2', f"--to={tmp_path / 'to'}"
-  ], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
-  while process.poll() is None and not list((tmp_path / 'to').glob('.train*')):
-    time.sleep(0.01)
-  process.kill()
-  process.wait()
-  deadline = time.monotonic(
-  ) + 6  # A worker needs 10 s for its shard, and 2 s to see that it is alone.
-  while True:
+  with running(sys.executable, '-c', _KILLED.replace('0.02', '2'), '--from=images', '--shards=2',
+               '--processes=2', f"--data_dir={tmp_path / 'photos'}", f"--to={tmp_path / 'to'}",
+               stderr=subprocess.DEVNULL, start_new_session=True) as process:
+    wait_until(lambda: process.poll() is not None or any((tmp_path / 'to').glob('.train*')))
+
+  def is_alone():
     try:
       os.killpg(process.pid, 0)
     except ProcessLookupError:
-      break
-    assert time.monotonic() < deadline, 'a worker is still there'
-    time.sleep(0.05)
+      return True
+    return False
+
+  wait_until(is_alone, seconds=6)  # A worker needs 10 s for its shard, and 2 to see that it is.
 
 
 def test_the_command_line(tmp_path, capsys):

@@ -47,9 +47,7 @@ def test_records_keep_their_order_and_their_labels(tmp_path, policy):
   _, examples = examples_of(tmp_path, policy=policy)
   for calls in (1, 5):
     steps = take(examples, parallel_calls=calls)
-    assert [sorted(step) for step in steps
-           ] == [list(range(8)), list(range(8, 16)),
-                 list(range(16, NUM))]
+    assert list(map(sorted, steps)) == [[*range(8)], [*range(8, 16)], [*range(16, NUM)]]
     for step in steps:
       for label, image in step.items():
         # The blue of a picture tells its number, up to what JPEG makes of it.
@@ -74,10 +72,7 @@ def test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_resume
 
 @pytest.mark.nightly
 def test_pngs_lose_nothing_and_mix_with_jpegs():
-  pictures = [
-      np.random.RandomState(number).randint(256, size=(16, 16, 3)).astype(np.uint8)
-      for number in range(6)
-  ]
+  pictures = np.random.RandomState(0).randint(256, size=(6, 16, 16, 3)).astype(np.uint8)
   contents = [encode_png(pixels) for pixels in pictures] + list(jpegs(4))
   [taken] = List(contents, labels=np.arange(10, dtype=np.int32)).take(batch_size=10)
   for label, pixels in enumerate(pictures):
@@ -126,10 +121,15 @@ def example(**features):
   return encode_example({names[name]: value for name, value in features.items()})
 
 
+def examples(count):
+  """Returns good ones, whose labels are their numbers."""
+  return [example(image=content, label=number + 1) for number, content in enumerate(jpegs(count))]
+
+
 # (record, words of the reason)
 BAD = [
-    (example(image=jpegs(1)[0], label=0), ['label 0', '1 to 1000', 'first_label=1',
-        'num_classes=1000']),
+    (example(image=jpegs(1)[0], label=0),
+     ['label 0', '1 to 1000', 'first_label=1', 'num_classes=1000']),
     (example(image=jpegs(1)[0], label=1001), ['label 1001']),
     (example(image=jpegs(1)[0], label=-5), ['label -5']),
     (example(image=jpegs(1)[0]), ['image/class/label', '0 times', 'image/encoded']),
@@ -143,11 +143,11 @@ BAD = [
     (example(image=jpegs(1)[0][:120], label=3), ['ends within its header']),
     (example(image=jpegs(1)[0][:-150], label=3), ['cut off']),
     (example(image=jpegs(1)[0][:30] + b'\x00' * 900 + b'\xff\xd9', label=3), ['JPEG']),
-    (example(image=bomb_jpeg(65500, 65500), label=3), ['65,500 x 65,500',
-        'max_image_pixels=1,000,000']),
+    (example(image=bomb_jpeg(65500, 65500), label=3),
+     ['65,500 x 65,500', 'max_image_pixels=1,000,000']),
     (example(image=bomb_jpeg(0, 10), label=3), ['10 x 0 pixels']),
-    (example(image=png_header(2**31 - 1, 2**31 - 1), label=3), ['2,147,483,647',
-        'max_image_pixels']),
+    (example(image=png_header(2**31 - 1, 2**31 - 1), label=3),
+     ['2,147,483,647', 'max_image_pixels']),
     (example(image=png_header(2**32 - 1, 1), label=3), ['max_image_pixels']),
     (example(image=png_header(10, 10), label=3), ['cut off']),
     (example(image=png_header(10, 10)[:20], label=3), ['PNG without its header']),
@@ -158,24 +158,17 @@ BAD = [
     'mode, num_towers',
     [('shard', 2), pytest.param('next', 3, marks=pytest.mark.nightly)])
 def test_bad_records_are_lost_alone(mode, num_towers):
-  good = {
-      number: example(image=content, label=number + 1)
-      for number, content in enumerate(jpegs(len(BAD) + 2))
-  }
-  contents = list(
-      itertools.chain(
-          *zip([good[number] for number in range(len(BAD))], [record for record, _ in BAD])))
-  contents += [good[len(BAD)], good[len(BAD) + 1]]
+  good = examples(len(BAD) + 2)
+  contents = [*itertools.chain(*zip(good, [record for record, _ in BAD])), *good[len(BAD):]]
   given = List(contents)
   steps = given.take(mode=mode, num_towers=num_towers, batch_size=6)
-  assert sorted(label for step in steps for label in step) == sorted(good)
+  assert sorted(label for step in steps for label in step) == list(range(len(good)))
   # Each step still holds the elements that it planned, less the bad ones.
-  assert [sorted(step) for step in steps] == [
+  assert list(map(sorted, steps)) == [
       sorted(number // 2 if number < 2 * len(BAD) else number - len(BAD)
              for number in range(begin, min(begin + 6, 42))
              if number % 2 == 0 or number >= 2 * len(BAD))
-      for begin in range(0, 42, 6)
-  ]
+      for begin in range(0, 42, 6)]
   log = given.bad_records._stream.getvalue()
   for number, (_, words) in enumerate(BAD):
     [line] = [line for line in log.splitlines()
@@ -197,7 +190,7 @@ UNDECODABLE = BAD[12][0]
     ([5, 6, 9, 40], [4, 7, 41, 42, 69]),
 ], ids=str)
 def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
-  contents = [example(image=content, label=number + 1) for number, content in enumerate(jpegs(70))]
+  contents = examples(70)
   for number in undecodable:
     contents[number] = UNDECODABLE
   for number in unreadable:
@@ -206,11 +199,9 @@ def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
   for calls in (1, 3):
     given = List(contents)
     steps = given.take(batch_size=10, parallel_calls=calls)
-    assert [sorted(step) for step in steps
-           ] == [[number
-                  for number in range(begin, begin + 10)
-                  if number not in bad]
-                 for begin in range(0, 70, 10)]
+    assert list(map(sorted, steps)) == [
+        [number for number in range(begin, begin + 10) if number not in bad]
+        for begin in range(0, 70, 10)]
     for step in steps:
       for label, image in step.items():
         assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
@@ -283,9 +274,7 @@ def test_an_error_that_comes_and_goes_moves_no_record(monkeypatch):
 
 
 def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():
-  given = List(
-      [BAD[0][0]] * 4 +
-      [example(image=content, label=number + 1) for number, content in enumerate(jpegs(4))])
+  given = List([BAD[0][0]] * 4 + examples(4))
   assert [sorted(step) for step in given.take(batch_size=4, num_towers=2, num_steps=4)] == [
       [], [0, 1, 2, 3], [], [0, 1, 2, 3]]
 

@@ -3,6 +3,7 @@ data_set.json says.
 """
 
 import json
+import os
 
 import pytest
 
@@ -62,14 +63,13 @@ def test_damaged_lengths_are_found_at_the_start(tmp_path):
   assert data.load('tfrecord', data_dir=tmp_path, on_bad_record='skip').train.num_examples == 4
 
 
-@pytest.mark.parametrize(
-    'names, words',
-    [([], 'no file of the split train .*holds nothing'),
-     (['train-00000-of-00001'
-      ], r'no file of the split validation \(validation-\*, val-\*, test-\*\)'),
-     (['train-00000-of-00003', 'train-00002-of-00003', 'validation'
-      ], 'lacks 1 of 3 files of train.*00001-of-00003'),
-     (['train-00000-of-00001', 'train-00000-of-00002', 'val'], 'several conversions'),])
+@pytest.mark.parametrize('names, words', [
+    ([], 'no file of the split train .*holds nothing'),
+    (['train-00000-of-00001'],
+     r'no file of the split validation \(validation-\*, val-\*, test-\*\)'),
+    (['train-00000-of-00003', 'train-00002-of-00003', 'validation'],
+     'lacks 1 of 3 files of train.*00001-of-00003'),
+    (['train-00000-of-00001', 'train-00000-of-00002', 'val'], 'several conversions')])
 def test_sets_that_are_not_whole_are_refused(tmp_path, names, words):
   for name in names:
     (tmp_path / name).write_bytes(b'')
@@ -78,24 +78,20 @@ def test_sets_that_are_not_whole_are_refused(tmp_path, names, words):
 
 
 def test_names_without_numbers_and_files_beside_them(tmp_path):
-  for name in ('train.tfrecord', 'train_extra.tfrecord', 'trainer', 'training.log',
-      'val.tfrecord', 'labels.txt',
-               'train.json', '.train-00000-of-00001.7.tmp', 'validation.md'):
+  for name in ('train.tfrecord', 'train_extra.tfrecord', 'trainer', 'training.log', 'val.tfrecord',
+               'labels.txt', 'train.json', '.train-00000-of-00001.7.tmp', 'validation.md'):
     (tmp_path / name).write_bytes(b'')
-  found = find_shards(str(tmp_path))
-  assert [path.split('/')[-1] for path in found['train']] == ['train.tfrecord',
-  'train_extra.tfrecord']
-  assert [path.split('/')[-1] for path in found['validation']] == ['val.tfrecord']
+  found = {split: list(map(os.path.basename, paths))
+           for split, paths in find_shards(str(tmp_path)).items()}
+  assert found == dict(train=['train.tfrecord', 'train_extra.tfrecord'],
+                       validation=['val.tfrecord'])
 
 
 @pytest.mark.parametrize('content', [
     '', '[]', '{}', '{"format": "other"}',
-    '{"format": "towers data set 1", "shards": [], "num_classes": 3, "first_label": 0, "channels": '
-    '3}',
-    '{"format": "towers data set 1", "shards": {}, "num_classes": 1, "first_label": 0, "channels": '
-    '3}',
-    '{"format": "towers data set 1", "shards": {}, "num_classes": 3, "first_label": 0, "channels": '
-    '7}',
+    *(json.dumps(dict(dict(format='towers data set 1', shards={}, num_classes=3, first_label=0,
+                           channels=3), **wrong))
+      for wrong in (dict(shards=[]), dict(num_classes=1), dict(channels=7))),
     seal(dict(format='towers data set 1', shards={}, num_classes=13, first_label=0,
               channels=3)).replace('13', '18')])
 def test_a_damaged_description_is_named(tmp_path, content):

@@ -86,10 +86,8 @@ def queued(takes_both):
 def switch_per_tower(takes_both):
   train, validation = iterator(2), iterator(2)
   training = tf.logical_not(is_validating())
-  return [
-      switch(takes_both, train=validation.get_next, validation=train.get_next, validating=training)
-      for _ in range(NUM_TOWERS)
-  ]
+  return [switch(takes_both, train=validation.get_next, validation=train.get_next,
+                 validating=training) for _ in range(NUM_TOWERS)]
 
 
 def switch_in_switch(takes_both):
@@ -174,10 +172,8 @@ def slices(batch):
 
 def unrolled(batch):
   """Cut inside of loops that differ only in the row that they add up, deep in their bodies."""
-  return [
-      tf.while_loop(lambda i, _: i < 5, lambda i, total, tower=tower: (i + 1, total + batch[tower]),
-                    [0, 0.0])[1] for tower in range(NUM_TOWERS)
-  ]
+  return [tf.while_loop(lambda i, _: i < 5, lambda i, total, tower=tower: (
+      i + 1, total + batch[tower]), [0, 0.0])[1] for tower in range(NUM_TOWERS)]
 
 
 @pytest.mark.nightly(but=2)

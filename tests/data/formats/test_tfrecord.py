@@ -30,10 +30,8 @@ def write(path, payloads=PAYLOADS):
 def read_all(path):
   """Returns for each record its payload, or None where it is damaged."""
   records = Records([load_index(path)])
-  return [
-      None if isinstance(payload, BadRecordError) else payload
-      for payload in records.read(range(len(records)))
-  ]
+  return [None if isinstance(payload, BadRecordError) else payload
+          for payload in records.read(range(len(records)))]
 
 
 def test_files_are_tensorflows_both_ways(tmp_path):
@@ -43,9 +41,7 @@ def test_files_are_tensorflows_both_ways(tmp_path):
   assert write(tmp_path / 'ours').read_bytes() == (tmp_path / 'theirs').read_bytes()
   assert list(tf.io.tf_record_iterator(str(tmp_path / 'ours'))) == PAYLOADS
   index = load_index(tmp_path / 'theirs')
-  assert index.offsets.tolist() == OFFSETS and index.lengths.tolist() == [
-      len(payload) for payload in PAYLOADS
-  ]
+  assert index.offsets.tolist() == OFFSETS and index.lengths.tolist() == list(map(len, PAYLOADS))
   assert index.damage is None and read_all(tmp_path / 'theirs') == PAYLOADS
 
 
@@ -68,9 +64,7 @@ def test_a_damaged_payload_loses_one_record_of_five(tmp_path, record):
   for offset in (OFFSETS[record] + 12,
                  OFFSETS[record] + 12 + len(PAYLOADS[record])):  # Payload, and its checksum.
     damage(path, offset)
-    assert read_all(path) == [
-        None if number == record else payload for number, payload in enumerate(PAYLOADS)
-    ]
+    assert read_all(path) == [*PAYLOADS[:record], None, *PAYLOADS[record + 1:]]
     damage(path, offset)
 
 
