@@ -11,6 +11,7 @@ import towers
 from tensorflow_v1 import tf
 from tests.data.test_records import parse, write
 from tests.harness import small
+from tests.harness.taking import Feeds
 from towers import data
 
 BATCH, NUM_VALIDATION = 8, 11
@@ -116,37 +117,25 @@ def take_ids(batch, count):
 def check(kind, mode, num_towers, depth, num_train, shuffle):
   """Takes both splits in turns, from a step in the middle of an epoch on, behind one switch."""
   numbers = (np.arange(num_train), 1000 + np.arange(NUM_VALIDATION))
-  with tf.Graph().as_default():
-    devices = towers.build_devices(num_towers, 'cpu')
-    feeds = []
-    for split, name in zip(numbers, ('train', 'validation')):
-      plan = towers.build_plan(num_examples=len(split), batch_size=BATCH, num_towers=num_towers)
-      inputs = towers.build_inputs(kind(split, name), mode=mode, plan=plan,
-                                   shuffle=shuffle and name == 'train')
-      feeds.append(towers.build_feed(inputs, devices=devices.names, staging_depth=depth))
-    is_validating = tf.placeholder(tf.bool, [])
-    batches = towers.build_switched_batches(*feeds, is_validating=is_validating)
-    for batch in batches:
-      tf.nest.assert_same_structure(batch.tensors, STRUCTURES[kind.__name__])
-    fetches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in batches]
-    with tf.Session(config=towers.build_session_config(devices)) as session:
-      first_step = 1
-      feeds[0].start(session, step=first_step)
-      feeds[1].start(session)
-      steps = [first_step, 0]
-      taken = []
-      for split in (0, 1, 1, 0, 0, 1, 1, 0, 0, 0):
-        results, _ = session.run([fetches, feeds[split].put_ops], {is_validating: split == 1})
-        ids = sorted(sum([take_ids(*result) for result in results], []))
-        plan = feeds[split].inputs.plan
-        _, step = plan.position(steps[split])
-        if not (shuffle and split == 0):
-          assert ids == numbers[split][step * BATCH:(step + 1) * BATCH].tolist()
-        assert len(ids) == plan.size_at(steps[split])
-        taken += [] if split else [(steps[split], ids)]
-        steps[split] += 1
+  feeds = Feeds([kind(split, name) for split, name in zip(numbers, ('train', 'validation'))],
+                mode=mode, num_towers=num_towers, depth=depth, shuffle=shuffle)
+  for batch in feeds.batches:
+    tf.nest.assert_same_structure(batch.tensors, STRUCTURES[kind.__name__])
+  steps, taken = [1, 0], []
+  with feeds.session:
+    for split, step in enumerate(steps):
+      feeds.start(split, step)
+    for split in (0, 1, 1, 0, 0, 1, 1, 0, 0, 0):
+      ids = sorted(sum([take_ids(*result) for result in feeds.take(split)], []))
+      plan = feeds.feeds[split].inputs.plan
+      _, step = plan.position(steps[split])
+      if not (shuffle and split == 0):
+        assert ids == numbers[split][step * BATCH:(step + 1) * BATCH].tolist()
+      assert len(ids) == plan.size_at(steps[split])
+      taken += [] if split else [(steps[split], ids)]
+      steps[split] += 1
   # The epoch behind the one that the run has entered in the middle of.
-  plan = feeds[0].inputs.plan
+  plan = feeds.feeds[0].inputs.plan
   epoch = [id for step, ids in taken if plan.position(step)[0] == 1 for id in ids]
   assert len(epoch) == num_train and sorted(epoch) == list(range(num_train))
 
@@ -166,20 +155,10 @@ def test_a_batch_keeps_its_structure_and_every_example(kind, mode, num_towers, d
 
 @pytest.mark.parametrize('depth', [0, 1])
 def test_splits_of_other_sizes_count_their_own_examples(depth):
-  with tf.Graph().as_default():
-    devices = towers.build_devices(2, 'cpu')
-    feeds = []
-    for num_examples, batch_size, name in ((12, 6, 'train'), (8, 4, 'validation')):
-      plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=2)
-      inputs = towers.build_inputs(one_array(np.arange(num_examples), name), plan=plan)
-      feeds.append(towers.build_feed(inputs, devices=devices.names, staging_depth=depth))
-    is_validating = tf.placeholder(tf.bool, [])
-    batches = towers.build_switched_batches(*feeds, is_validating=is_validating)
-    counts = [tf.convert_to_tensor(batch.num_examples) for batch in batches]
-    with tf.Session(config=towers.build_session_config(devices)) as session:
-      for feed, expected in zip(feeds, ([3, 3], [2, 2])):
-        feed.start(session)
-        found, tensors, _ = session.run(
-            [counts, [batch.tensors for batch in batches], feed.put_ops],
-            {is_validating: feed is feeds[1]})
-        assert found == expected == [len(rows) for rows, in tensors]
+  feeds = Feeds([one_array(np.arange(12), 'train'), one_array(np.arange(8), 'validation')],
+                num_towers=2, depth=depth, batch_sizes=(6, 4))
+  with feeds.session:
+    for split, expected in enumerate((3, 2)):
+      feeds.start(split)
+      assert [(len(rows), count) for (rows,), count in feeds.take(split)] == [
+          (expected, expected)] * 2

@@ -50,9 +50,8 @@ def follow(pattern, run):
   program, position = run.program, [0, 0]
   validation = program.validation
   loss, update, puts = program.gradients.loss, program.train_op, program.feed.put_ops
-  fetches = {
-      'loss': [loss], 'update': [update], 'both': [loss, update], 'with puts': [loss, update] + puts
-  }
+  fetches = {'loss': [loss], 'update': [update], 'both': [loss, update],
+             'with puts': [loss, update] + puts}
   for name in pattern:
     if name in fetches:
       found = run.session.run(fetches[name])[0]
@@ -65,9 +64,11 @@ def follow(pattern, run):
     position[name.startswith('validation')] += 1
 
 
-names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'validation',
-    'validation with puts']),
-                 min_size=2, max_size=12)
+names = st.lists(st.sampled_from([
+    'loss', 'update', 'both', 'with puts', 'validation', 'validation with puts']),
+    min_size=2, max_size=12)
+slowly = hypothesis.settings(deadline=None, derandomize=True,
+                             suppress_health_check=[hypothesis.HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize('mode, num_towers, depth', small.nightly_but(
@@ -76,8 +77,7 @@ names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'valida
 def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, depth):
   with open_run(mode=mode, num_towers=num_towers, depth=depth) as run:
 
-    @hypothesis.settings(max_examples=6, deadline=None, derandomize=True,
-                         suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    @hypothesis.settings(slowly, max_examples=6)
     @hypothesis.given(names)
     def try_pattern(pattern):
       run.steps.start(0)
@@ -117,24 +117,20 @@ def answer(run, fetches, feed):
 
 
 @pytest.mark.nightly(but='2-2')
-@pytest.mark.parametrize('num_towers, depth',
-                         [(1, 1),
-                          (2, 2), pytest.param(4, 1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize('num_towers, depth', [(1, 1), (2, 2), (4, 1)])
 def test_no_sequence_of_fetches_blocks(num_towers, depth):
   with open_run(num_towers=num_towers, depth=depth) as run:
     program = run.program
     feeds, is_validating = [program.feed, program.validation.feed], program.validation.is_validating
     fetches = {
-        'a tower': program.towers[-1].loss,
-        'a metric': program.towers[0].sums['number'], 'train puts': feeds[0].put_ops,
-        'one put': feeds[0].put_ops[0], 'validation puts': feeds[1].put_ops,
-        'loss': program.gradients.loss, 'update': program.train_op, 'sums': program.validation.sums
-    }
+        'a tower': program.towers[-1].loss, 'a metric': program.towers[0].sums['number'],
+        'train puts': feeds[0].put_ops, 'one put': feeds[0].put_ops[0],
+        'validation puts': feeds[1].put_ops, 'loss': program.gradients.loss,
+        'update': program.train_op, 'sums': program.validation.sums}
     actions = st.lists(st.tuples(st.sampled_from(sorted(fetches)), st.booleans()), min_size=1,
                        max_size=8)
 
-    @hypothesis.settings(max_examples=10, deadline=None, derandomize=True,
-                         suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    @hypothesis.settings(slowly, max_examples=10)
     @hypothesis.given(actions)
     def try_actions(pattern):
       run.steps.start(0)
