@@ -7,6 +7,7 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.small import Run, assert_same_weights
+from tests.update.test_guard import looked_up
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input import pipeline
@@ -32,10 +33,8 @@ def test_a_batch_of_one_array_that_was_not_unpacked_is_named():
     return tf.reduce_sum(batch * weights, -1), {}
 
   def build(model):
-    with tf.Graph().as_default():
-      return towers.Program(model, train=towers.from_arrays(np.ones([16, 5], np.float32)),
-                            batch_size=8, num_towers=2, device='cpu',
-                            optimizer=tf.train.GradientDescentOptimizer(0.1))
+    return small.program(model, train=towers.from_arrays(np.ones([16, 5], np.float32)),
+                         validation=None)
 
   with pytest.raises(UsageError, match=r'shape \(1, 4\).*tuple of one: unpack it'):
     build(model)
@@ -80,17 +79,10 @@ def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build, monkeypatch):
   # The third batch has one example, of label 1, for three towers. The row that fills the others
   # looks up row 0, which momentum would move on.
   monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
-
-  def model(batch, is_training):
-    del is_training
-    features, labels = batch
-    table = tf.get_variable('table', [small.NUM_CLASSES, small.NUM_FEATURES])
-    return tf.reduce_sum(tf.square(tf.gather(table, labels) - features), 1)
-
   train = small.random_examples(17)
   train.arrays[1][:] = np.arange(17) % 3
   train.arrays[1][16] = 1
-  settings = dict(model=model, train=train, learning_rate=0.02)
+  settings = dict(model=looked_up, train=train, learning_rate=0.02)
   with Run(num_towers=3, tower_build=build, **settings) as run, Run(num_towers=1,
                                                                     **settings) as one:
     for _ in range(3):

@@ -33,10 +33,8 @@ def model(batch, is_training):
 def build(num_towers=2, validates=True, **settings):
   # The same examples as validation, so that this says what is right.
   validation = towers.from_arrays(FEATURES, LABELS, name='validation') if validates else None
-  with tf.Graph().as_default():
-    return towers.Program(
-        model, train=small.random_examples(16), validation=validation, num_towers=num_towers,
-        device='cpu', batch_size=4, optimizer=tf.train.MomentumOptimizer(0.1, 0.9), **settings)
+  return small.program(model, train=small.random_examples(16), validation=validation,
+                       num_towers=num_towers, batch_size=4, **settings)
 
 
 def given(kind):

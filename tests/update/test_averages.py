@@ -244,10 +244,8 @@ def teaching(batch, is_training):
 
 
 def test_an_average_of_the_model_itself_is_not_exported_for_its_weight(tmp_path, capsys):
-  with tf.Graph().as_default():
-    made = towers.Program(
-        teaching, train=small.random_examples(13), batch_size=8, device='cpu', num_towers=1,
-        optimizer=tf.train.GradientDescentOptimizer(0.5))
+  made = small.program(teaching, num_towers=1)
+  with made.graph.as_default():
     with made.session() as session:
       session.train()
       session.save(str(tmp_path / 'saved'))
@@ -293,10 +291,8 @@ def averaging(batch, is_training):
 def test_what_cannot_be_averaged_is_refused_by_name():
   for decay in (0, 1.5, float('nan'), '0.9'):
     message = f'average_weights={decay}: it must be (above 0 and below 1|a )'
-    with pytest.raises(UsageError, match=message), tf.Graph().as_default():
-      towers.Program(small.model, train=small.random_examples(8), batch_size=8, num_towers=1,
-                     device='cpu', optimizer=tf.train.GradientDescentOptimizer(0.1),
-                     average_weights=decay)
+    with pytest.raises(UsageError, match=message):
+      small.program(average_weights=decay)
   for model, message in ((halves, 'half is of float16'), (
       averaging, 'has a variable hidden/weights/ExponentialMovingAverage')):
     with pytest.raises(UsageError, match=message):
