@@ -51,7 +51,7 @@ class KerasModel:
                        'variables are to be made where the towers\' are. Use KerasModel(lambda: '
                        '...), or the function you called.')
     self._make = make
-    self._given_loss = None if loss is None else keras.losses.get(loss)
+    self._given_loss = keras.losses.get(loss)
     self._loss: Any = None
     self._metrics = {name: keras.metrics.get(metric) for name, metric in (metrics or {}).items()}
     self._preprocess = preprocess or _bytes_to_floats

@@ -35,7 +35,7 @@ from towers.placement.devices import build_devices
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
-from towers.placement.variables import build_variable_store, choose_placement
+from towers.placement.variables import build_variable_store, choose_placement, format_variables
 from towers.placement.workers import Workers
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
@@ -47,7 +47,6 @@ from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
 from towers.update.averages import build_averages
 from towers.update.groups import build_groups, choose_rate, name_optimizer
-from towers.update.variable_table import format_variables
 from towers.validation import build_validation, build_validation_tower
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import WarmStart
@@ -254,7 +253,8 @@ class TrainingGraph:
 
   def format_variables(self) -> str:
     """Returns a table of the model's variables: name, shape, dtype and learning rate of each."""
-    return format_variables(self._variables, self._groups)
+    return format_variables(self._variables, {
+        name: group.rate for group in self._groups for name in group.names})
 
   def __repr__(self) -> str:
     num_values = sum(variable.shape.num_elements() or 0 for variable in self._variables)

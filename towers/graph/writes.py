@@ -171,11 +171,10 @@ def find_writes(graph: Graph, variables: Optional[Iterable[Operation]] = None) -
     for op, frame in _find_writers(variable):
       changed.setdefault(op, []).append(variable)
       frames[op] = frame
-  wanted = set(frames.values()) - {''}
-  enters: Dict[str, List[Any]] = {frame: [] for frame in wanted}
-  for op in graph.get_operations() if wanted else ():
+  enters: Dict[str, List[Any]] = {}
+  for op in graph.get_operations() if any(frames.values()) else ():
     if op.type in _ENTERS:
-      enters.get(_get_frame(op), []).append(op)
+      enters.setdefault(_get_frame(op), []).append(op)
   return [Write(op, written, enters.get(frames[op], [op])) for op, written in changed.items()]
 
 

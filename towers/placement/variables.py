@@ -16,7 +16,7 @@ A name has no tower in it, so that checkpoints fit any number of towers.
 import contextlib
 import copy
 import re
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.base.usage_error import UsageError, check_choice, check_same_number, format_lines
@@ -236,6 +236,18 @@ def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower
                      f'of tower 0:\n{shown}\nMake the layer once, outside of the model function, '
                      'and call it inside; or make variables with tf.get_variable or tf.Variable, '
                      'under names that are the same in every tower.')
+
+
+def format_variables(variables: Sequence[Variable], rates: Mapping[str, str]) -> str:
+  """Returns a line for each variable: its name, shape, dtype and learning rate, by name."""
+  rows: List[Sequence[str]] = [('variable', 'shape', 'dtype', 'learning rate')]
+  for variable in variables:
+    # Averages of batch normalization and the like were never to be trained.
+    untrained = 'frozen' if getattr(variable, 'trainable', False) else 'not trained'
+    rows.append((variable.op.name, str(variable.shape.as_list()), variable.dtype.base_dtype.name,
+                 rates.get(variable.op.name, untrained)))
+  widths = [max(len(row[column]) for row in rows) for column in range(3)]
+  return '\n'.join('  '.join([*map(str.ljust, row, widths), row[3]]) for row in rows)
 
 
 def format_device_table(devices: Sequence[str], variables: Sequence[Variable],
