@@ -166,13 +166,8 @@ class Plan(NamedTuple):
     if buckets is not None:
       return order_by_length(buckets, num_examples=self.num_examples, seed=seed,
                              examples_per_epoch=self.examples_per_epoch, batch_size=self.batch_size)
-
-    def take(positions, epoch):
-      if seed is None:
-        return positions
-      return permute(positions, size=self.num_examples, seed=seed, epoch=epoch)
-
-    return take
+    return lambda positions, epoch: positions if seed is None else permute(
+        positions, size=self.num_examples, seed=seed, epoch=epoch)
 
   def indices_at(self, step: int, *, seed: Optional[int] = None,
                  buckets: Optional[Buckets] = None) -> np.ndarray:
