@@ -1,10 +1,15 @@
 """The first line goes wrong: each mistake says what was given, what is taken and what to write."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import load_keras, tf
+from tests import ROOT
+from tests.harness.processes import clean_environment
 
 FEATURES = np.random.RandomState(0).uniform(size=[12, 4]).astype(np.float32)
 LABELS = np.zeros(12, np.int32)
@@ -50,7 +55,9 @@ def build(model=model, **settings):
      'the function of towers.augmented takes (image, label, draws), and is called with (example, '
      'draws): write def augment(example, draws), and unpack the example.'),
     (lambda: dict(train=towers.augmented(EXAMPLES, lambda example, draws: None)),
-     'the function of towers.augmented returned None: return the example.'),
+     'the function of towers.augmented returned None: return the whole example, as image, label.'),
+    (lambda: dict(train=towers.augmented(EXAMPLES, lambda example, draws: draws.normal([4]))),
+     'the function of towers.augmented returned one tensor of an example of several: return the'),
     (lambda: dict(train=towers.augmented(EXAMPLES, lambda batch, draws: (batch[0][:3], batch[1]),
                                          of_batches=True)),
      'returned the shape (3, 4) as component 0 of a batch of 4: return a row for each example; or'),
@@ -155,6 +162,33 @@ def test_a_label_that_is_no_class_is_a_mistake_and_a_name_that_is_none_is_told()
       session.train()
     with pytest.raises(towers.UsageError, match='no net/MatMul:0: fetch one of tower_0/net/MatMul'):
       session.run('net/MatMul:0')
+
+
+MISTAKE = 'towers.from_arrays([[0]], [0, 1])'
+OF_MISTAKE = 'towers: error: examples: array 0 of shape (1, 1) has 1 examples, and array 1 of shape'
+LAUNCH = ['-m', 'towers.launch', '--workers=2', '--restarts=3', '--', sys.executable]
+
+
+@pytest.mark.parametrize('start, line, code, words', [
+    ([], MISTAKE, 2, [OF_MISTAKE, f'script.py:6: {MISTAKE}']),
+    (LAUNCH, MISTAKE, 2, [OF_MISTAKE, 'a mistake to correct, which no restart mends']),
+    ([], "raise towers.RunError('No room.')", 3, ['towers: error: No room.\n']),
+    ([], "raise Interrupted(15, 'ended')", 143, ['towers: SIGTERM: ended\n']),
+    ([], "sys.excepthook = lambda *_: print('theirs', file=sys.stderr)\n" + MISTAKE, 2,
+     ['theirs\n', OF_MISTAKE]),
+    ([], 'try:\n  %s\nexcept ValueError:\n  pass\n1 / 0' % MISTAKE, 1,
+     ['Traceback', 'ZeroDivisionError'])],
+                         ids=['mistake', 'launched', 'run error', 'signal', 'hook', 'bug'])
+def test_a_script_that_catches_no_error_ends_as_main_does(start, line, code, words, tmp_path):
+  script = tmp_path / 'script.py'
+  script.write_text('import sys\nimport towers\nfrom towers.training.faults.signals import '
+                    'Interrupted\nassert sys.excepthook is sys.__excepthook__\n\n' + line)
+  done = subprocess.run([sys.executable, *start, str(script)], cwd=str(tmp_path),
+                        env=clean_environment(PYTHONPATH=ROOT), stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, text=True, timeout=120)
+  assert done.returncode == code and all(word in done.stdout for word in words), done.stdout
+  assert ('Traceback' in done.stdout) == ('Traceback' in words)
+  assert 'restart 1' not in done.stdout
 
 
 def test_programs_and_sessions_say_what_they_are():

@@ -12,7 +12,6 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 
 # What is asked for, and the function that does it.
@@ -81,6 +80,5 @@ def run(asked: str) -> NoReturn:
   try:
     command = load(asked)
   except UsageError as error:
-    write_line(f'towers: error: {error}', sys.stderr)
-    sys.exit(2)
+    sys.exit(error.tell())
   sys.exit(command())

@@ -13,13 +13,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from absl import flags
 
 from towers.annexes import load as load_annex
-from towers.base.output import flush_streams, open_closed_streams, write_line
-from towers.base.usage_error import UsageError
+from towers.base.output import flush_streams, open_closed_streams
+from towers.base.usage_error import ToldError, UsageError
 from towers.placement.cluster import read_cluster
 from towers.training import jobs
 from towers.training.claim import claim
-from towers.training.faults.run_error import RunError
-from towers.training.faults.signals import Interrupted, Signals
+from towers.training.faults.signals import Signals
 from towers.training.reporting.result import write_result
 from towers.training.settings.config import Config
 from towers.training.settings.flags import parse_flags, say_in_flags
@@ -51,12 +50,8 @@ def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
         if config is not None:
           give_predict(config.model, predict)
       return 0 if config is None else _run(config, startup, signals, command)
-    except (UsageError, RunError) as error:
-      write_line(f'towers: error: {say_in_flags(str(error))}', sys.stderr)
-      return error.exit_code
-    except Interrupted as interrupted:
-      write_line(f'towers: {interrupted}', sys.stderr)
-      return interrupted.exit_code
+    except ToldError as error:
+      return error.tell(say_in_flags)
     finally:
       flush_streams()
 

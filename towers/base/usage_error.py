@@ -1,25 +1,70 @@
-"""The one exception for a user's mistakes.
+"""The one exception for a user's mistakes, and what all errors share whose message says all.
 
-A message names the setting, both numbers and the fix, since the user sees nothing else: `main.py`
-prints it to stderr without a stack trace and exits with code 2. Any other exception is a bug.
+A message names the setting, both numbers and the fix, since the user sees nothing else: a program
+that does not catch it ends with a line on stderr and its exit code, without a stack trace. Any
+other exception is a bug.
 """
 
+import functools
 import inspect
+import os
+import sys
+import traceback
 from typing import Any, Callable, Collection, List, Sequence, Tuple
 
+from towers.base.output import write_line
+
 _SHOWN = 8
+_TOWERS = os.path.dirname(os.path.dirname(__file__))
 
 
-def show_message(error: Exception) -> List[str]:
-  """Returns the lines that a notebook shows of an error whose message says all: no stack trace."""
-  return [f'{type(error).__name__}: {error}']
+class ToldError(Exception):
+  """An error whose message says all.
 
-
-class UsageError(ValueError):
-  """A flag, file, shape or environment that cannot work; raised before anything expensive starts.
+  Attributes:
+    exit_code: of a program that it ends.
+    label: of the line that the program then writes.
   """
 
-  _render_traceback_ = show_message
+  exit_code = 1
+  label = 'error: '
+
+  def __init__(self, message: str):
+    """Takes the message; from now on the interpreter shows such an error as `tell` does."""
+    super().__init__(message)
+    before = sys.excepthook
+    if getattr(before, 'func', None) is not _end:
+      sys.excepthook = functools.partial(_end, before)
+
+  def tell(self, translate: Callable[[str], str] = str) -> int:
+    """Writes the message, translated, to stderr; returns the exit code."""
+    write_line(f'towers: {self.label}{translate(str(self))}', sys.stderr)
+    return self.exit_code
+
+  def _render_traceback_(self) -> List[str]:
+    """Returns the lines that a notebook shows."""
+    return [f'{type(self).__name__}: {self}']
+
+
+def _end(before, kind, error, trace):
+  """Ends a program by an error that it has not caught."""
+  is_interactive = sys.flags.interactive or hasattr(sys, 'ps1')
+  if not isinstance(error, ToldError) or is_interactive:
+    before(kind, error, trace)
+    return
+  if before is not sys.__excepthook__:  # Such as one that reports errors elsewhere.
+    before(kind, error, trace)
+  code = error.tell()
+  for place in traceback.extract_tb(trace)[::-1] if isinstance(error, UsageError) else ():
+    if not place.filename.startswith(_TOWERS):  # The program's own line, innermost.
+      write_line(f'  at {place.filename}:{place.lineno}: {place.line}'.rstrip(': '), sys.stderr)
+      break
+  raise SystemExit(code)
+
+
+class UsageError(ToldError, ValueError):
+  """A flag, file, shape or environment that cannot work; raised before anything expensive starts.
+  """
 
   exit_code = 2
 

@@ -51,10 +51,7 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
   def change(example, numbers, epoch):
     own_seed = seed + examples.augmentations * _SEEDS_APART
     draws = Draws(numbers, epoch=epoch, seed=own_seed)
-    made = _call_checked(function, example, draws, examples.name)
-    if of_batches:
-      _check_rows(made, numbers, examples.name)
-    return made
+    return _call_checked(function, example, draws, examples.name, rows=numbers.shape[:1])
 
   changed = _change_batches(examples, change) if of_batches else _change_singly(examples, change)
   unequal = examples.unequal and augmented(examples.unequal, function, seed=seed)
@@ -93,32 +90,32 @@ def _change_singly(examples, change):
                            is_gathered=False)
 
 
-def _call_checked(function, example, draws, name):
-  """Returns what the function makes of an example; refuses other draws than those it is given."""
+def _call_checked(function, example, draws, name, *, rows):
+  """Returns what the function makes of an example, or of a batch, whose shape begins with `rows`.
+
+  Refuses a part of it, other rows, and other draws than those it is given.
+  """
   from tensorflow_v1 import tf
   from towers.placement.randomness import is_random
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   changed = function(example, draws)
-  if changed is None:
-    raise UsageError(f'{name}: the function of towers.augmented returned None: return the example.')
+  if changed is None or tf.is_tensor(changed) and len(tf.nest.flatten(example)) > 1:
+    what = 'None' if changed is None else 'one tensor of an example of several'
+    raise UsageError(f'{name}: the function of towers.augmented returned {what}: return the whole '
+                     'example, as image, label.')
   for op in graph.get_operations()[num_ops:]:
     if is_random(op):
       raise UsageError(f'{name}: {op.name} ({op.type}) draws by a state of its own in a function '
                        'of towers.augmented, which would be other numbers on other towers and '
                        'after a resume: draw by draws.uniform, .normal, .integer, .crop or .flip.')
-  return changed
-
-
-def _check_rows(batch, numbers, name):
-  """Refuses a changed batch that has not one row for each number of an example."""
-  from tensorflow_v1 import tf
-  for index, part in enumerate(tf.nest.flatten(batch)):
+  for index, part in enumerate(tf.nest.flatten(changed) if rows.ndims else ()):
     shape = tf.convert_to_tensor(part).shape
-    if not shape[:1].is_compatible_with(numbers.shape):
+    if not shape[:1].is_compatible_with(rows):
       raise UsageError(f'{name}: the function of towers.augmented returned the shape {shape} as '
-                       f'component {index} of a batch of {numbers.shape[0]}: return a row for each '
-                       'example; or leave of_batches=True out, and it gets single examples.')
+                       f'component {index} of a batch of {rows[0]}: return a row for each example; '
+                       'or leave of_batches=True out, and it gets single examples.')
+  return changed
 
 
 def _numbered(examples):

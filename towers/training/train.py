@@ -10,7 +10,7 @@ from towers.base.usage_error import UsageError
 from towers.placement.cluster import read_cluster
 from towers.training.callbacks import AnyCallback, read_callbacks
 from towers.training.claim import claim
-from towers.training.cluster.worker import has_started
+from towers.training.cluster.worker import find_started
 from towers.training.faults.signals import Signals
 from towers.training.run import Run
 from towers.training.settings.config import Config
@@ -95,6 +95,6 @@ def _prepared(program, own, callbacks) -> Iterator[Run]:
                      'towers.Program the argument validation.')
   callbacks, cluster = read_callbacks(callbacks), read_cluster(os.environ)
   config = Config(**own).for_worker(cluster)
-  with claim(config, cluster, listens=not has_started(cluster)), Signals() as signals, \
+  with claim(config, cluster, listens=find_started(cluster) is None), Signals() as signals, \
       Startup(time.monotonic()) as startup, program.graph.as_default():
     yield Run(config, {**program.settings, **own}, startup, signals, callbacks=callbacks)

@@ -25,7 +25,7 @@ from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
 from towers.training.cluster.agreement import check_alike, find_facts
 from towers.training.cluster.peers import Peers
-from towers.training.faults.run_error import WorkerGone, tell_uncaught
+from towers.training.faults.run_error import WorkerGone
 from towers.training.stepping.startup import Startup
 
 # Those of TensorFlow's server, of data and of checkpoints; -1 is no limit.
@@ -95,22 +95,9 @@ class Worker:
 _started: List[Worker] = []
 
 
-def has_started(cluster: Cluster) -> bool:
-  """Returns whether the server of this worker runs in this process, of an earlier program."""
-  return any(worker.cluster == cluster for worker in _started)
-
-
-def _find_started(cluster: Cluster, session_config: Any) -> Optional[Worker]:
-  """Returns the worker of an earlier program here, or None; refuses one on other devices."""
-  for worker in _started:
-    if worker.cluster == cluster:
-      if worker.session_config != session_config:
-        raise UsageError(
-            'This process has trained another program as a worker, on other devices or with other '
-            'threads, and TensorFlow ends its server only with the process: give both programs '
-            'the same num_towers, device and session settings, or start a process for each.')
-      return worker
-  return None
+def find_started(cluster: Cluster) -> Optional[Worker]:
+  """Returns this worker where an earlier program of this process has started it, or None."""
+  return next((worker for worker in _started if worker.cluster == cluster), None)
 
 
 def _check_open_files():
@@ -138,14 +125,18 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
   if not cluster.trains_together:
     yield None
     return
-  tell_uncaught()
   _check_open_files()
   startup.limit_idleness(start_seconds)
   session_config = build_session_config(workers=Workers(cluster.num_workers, cluster.rank),
                                         **session_settings)
   facts = {name: digest_examples(fact) if isinstance(fact, Examples) else fact
            for name, fact in dict(facts, tensorflow=tf.__version__).items()}
-  worker = _find_started(cluster, session_config)
+  worker = find_started(cluster)
+  if worker is not None and worker.session_config != session_config:
+    raise UsageError(
+        'This process has trained another program as a worker, on other devices or with other '
+        'threads, and TensorFlow ends its server only with the process: give both programs the '
+        'same num_towers, device and session settings, or start a process for each.')
   startup.limit_idleness(None)  # From here on workers wait for each other.
   peers = Peers(cluster) if worker is None else worker.peers
   startup.begin('workers', peers.describe_wait)

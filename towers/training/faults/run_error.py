@@ -1,20 +1,17 @@
 """Errors that end a run after its start, in words for its user."""
 
 import os
-import sys
 from typing import Any, Optional
 
-from towers.base.output import write_at_once, write_line
-from towers.base.usage_error import UsageError, show_message
+from towers.base.output import write_at_once
+from towers.base.usage_error import ToldError
 
 
-class RunError(Exception):
+class RunError(ToldError):
   """A run cannot go on: its data, values, devices or disk failed.
 
-  The message names what failed, where, and the fix; `main.py` prints it without a stack trace.
+  The message names what failed, where, and the fix.
   """
-
-  _render_traceback_ = show_message
 
   exit_code = 3
 
@@ -52,26 +49,6 @@ class StartAgain(RunError):
   """All workers must start again, which they then do in more micro-batches."""
 
   exit_code = 76
-
-
-def tell_uncaught() -> None:
-  """Lets an error that a program does not catch end it as `main.py` ends: a line and an exit code.
-
-  What starts workers again goes by the code, and finds the line among those of all.
-  """
-  before = sys.excepthook
-  if getattr(before, 'tells', False):
-    return
-
-  def tell(kind, error, trace):
-    if not isinstance(error, (UsageError, RunError)):
-      before(kind, error, trace)
-      return
-    write_line(f'towers: error: {error}', sys.stderr)
-    raise SystemExit(error.exit_code)
-
-  tell.tells = True  # type: ignore[attr-defined]
-  sys.excepthook = tell
 
 
 def end_process(reason: str, exit_code: int = RunError.exit_code) -> None:

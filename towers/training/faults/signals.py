@@ -23,7 +23,7 @@ from typing import Any, Callable, List, Optional
 
 from towers.base.default_signals import HANDLED, wake
 from towers.base.output import is_notebook, write_at_once
-from towers.base.usage_error import show_message
+from towers.base.usage_error import ToldError
 
 # A run that answers later hangs, unless twice the time of a step is more.
 _SECONDS_TO_ANSWER = 4.0
@@ -32,10 +32,10 @@ _SECONDS_TO_CLOSE = 2.0
 _END, _LOOK_AGAIN = b'\0', b'\xff'
 
 
-class Interrupted(Exception):
+class Interrupted(ToldError):
   """A signal ended the run."""
 
-  _render_traceback_ = show_message
+  label = ''
 
   def __init__(self, number: int, outcome: str):
     """Takes the signal's number, and what became of the run in words."""
