@@ -16,6 +16,7 @@ import numpy as np
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
+from towers.data.composite import find_paths
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.placement.devices import Devices, build_devices, build_session_config
@@ -91,7 +92,8 @@ class Forward:
       store = build_variable_store(devices=names, placement=placement)
       half = build_precision(precision, devices=names, loss_scale=1.0)
       with tf.device(HOST):
-        self._batches = [Batch(tf.nest.map_structure(_feed_like, template),
+        self._batches = [Batch(tf.nest.map_structure(lambda tensor: tf.placeholder(
+            tensor.dtype, [None, *tensor.shape.as_list()[1:]]), template),
                                tf.placeholder(tf.int32, []), may_be_empty=True) for _ in names]
       draws = begin_draws(store.seed)
       whole = join_batches(self._batches)
@@ -100,12 +102,12 @@ class Forward:
         towers = [build_forward(call, batch, record_tower(device), index=index)
                   for index, (batch, device) in enumerate(zip(whole.batches, names))]
         join_sums(towers)
+        self._wholes = [tower.wholes for tower in towers]
         self._names: Dict[str, Any] = dict(
             names=list(towers[0].sums), weighted=list(towers[0].weights), losses=towers[0].losses)
         with tf.device(HOST):
           self._fetches: Any = [add_all([stack_sums(tower) for tower in towers]),
-                                *flatten_rows([tower.wholes for tower in towers])]
-        self._wholes = towers[0].wholes
+                                *flatten_rows(self._wholes)]
       else:
         call = call._replace(model=lambda batch, is_training: name_outputs(
             compute, call_predict(compute, batch)))
@@ -133,8 +135,7 @@ class Forward:
 
   def measure(self, rows: Rows) -> Dict[str, float]:
     """Returns the mean of the loss and of each metric over all rows."""
-    measured = ValidationPass(**self._names, num_steps=0, step=0, rows=WholeRows(
-        self._wholes, num_towers=len(self._batches)))
+    measured = ValidationPass(**self._names, num_steps=0, step=0, rows=WholeRows(self._wholes))
     for (sums, *values), _ in self._run(rows):
       measured.add(sums, values)
     return measured.means()
@@ -173,7 +174,6 @@ class ForwardCache:
   """The last `Forward` of a model and the last of a function, on the weights of a session."""
 
   def __init__(self, program: Any):
-    """Builds nothing yet."""
     self._program = program
     self._kept: Dict[bool, Tuple[Any, Forward]] = {}  # By whether it is a model: key, `Forward`.
 
@@ -181,14 +181,15 @@ class ForwardCache:
            is_model: bool) -> Forward:
     """Returns a model, or a function of a batch, with the weights that a session has now."""
     program, key = self._program, (compute, rows.describe())
-    if self._kept.get(is_model, (None,))[0] != key:
-      if is_model in self._kept:
-        self._kept.pop(is_model)[1].close()
-      self._kept[is_model] = key, Forward(
-          compute, rows.template, devices=program.devices, is_model=is_model,
-          variables=program.settings['variables'], precision=program.settings['precision'])
-    forward = self._kept[is_model][1]
-    forward.load(functools.partial(self._read, session))
+    with _comparing(rows.template, program.feed.templates[0].tensors, is_model):
+      if self._kept.get(is_model, (None,))[0] != key:
+        if is_model in self._kept:
+          self._kept.pop(is_model)[1].close()
+        self._kept[is_model] = key, Forward(
+            compute, rows.template, devices=program.devices, is_model=is_model,
+            variables=program.settings['variables'], precision=program.settings['precision'])
+      forward = self._kept[is_model][1]
+      forward.load(functools.partial(self._read, session))
     return forward
 
   def _read(self, session, names):
@@ -209,5 +210,26 @@ class ForwardCache:
       self._kept.popitem()[1][1].close()
 
 
-def _feed_like(tensor):
-  return tf.placeholder(tensor.dtype, [None, *tensor.shape.as_list()[1:]])
+@contextlib.contextmanager
+def _comparing(given, trained, is_model):
+  """Explains an error on parts that the program trains otherwise; a function may lack some."""
+  try:
+    yield
+  except UsageError:
+    raise
+  except Exception as error:  # The model and the function may raise anything.
+    parts, own = _describe_parts(given), _describe_parts(trained)
+    if parts == own or not is_model and parts.items() <= own.items():
+      raise
+    raise UsageError(f'The examples have the parts {_join(parts)}, and those that the program '
+                     f'trains on {_join(own)}: give the same structure, dtypes and shapes. It '
+                     f'fails by {type(error).__name__}: {error}') from error
+
+
+def _describe_parts(batch):
+  return {path: f'{tensor.dtype.name} {[None, *tensor.shape.as_list()[1:]]}'.replace('None', '?')
+          for path, tensor in zip(find_paths(batch), tf.nest.flatten(batch))}
+
+
+def _join(parts):
+  return ', '.join(f'{path}: {part}'.lstrip(': ') for path, part in parts.items())

@@ -109,7 +109,6 @@ class Program(TrainingGraph):
                rate_factors: Optional[Mapping[str, float]] = None,
                init_from: Union[str, InitFrom, None] = None,
                logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
-    """Builds the program in the default graph."""
     given = dict(
         optimizer=optimizer, learning_rate=learning_rate, batch_size=batch_size,
         accumulate=accumulate, last_batch=last_batch, num_towers=num_towers, device=device,

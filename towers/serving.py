@@ -89,7 +89,6 @@ def choose_parts(predict: Predict, batch: Any) -> Iterator[Tuple[str, Any, bool]
 
 
 def _choose_keys(predict, parameters, batch) -> Iterator[Tuple[str, Any]]:
-  """Yields what a function takes of a batch that is a dict."""
   names = [parameter.name for parameter in parameters]
   for parameter in parameters:
     if parameter.kind == parameter.VAR_KEYWORD:

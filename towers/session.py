@@ -49,16 +49,14 @@ class Session:
 
   state: State
 
-  def __init__(self, program: TrainingGraph, *, graph_rewriter: str = 'auto',
-               inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
-               stall_seconds: Optional[float] = None):
+  def __init__(self, program: TrainingGraph, *, stall_seconds: Optional[float] = None,
+               **settings: Any):
     """Prepares, with the arguments of `towers.Program.session`; the session opens with `with`."""
     self.program = program
     self.watchdog = Watchdog(limit_seconds=stall_seconds or float('inf'))
     self._has_watchdog = stall_seconds is not None
     self._settings: Dict[str, Any] = dict(
-        graph_rewriter=graph_rewriter, inter_threads=inter_threads, intra_threads=intra_threads,
-        collective=program.settings['collective'], precision=program.settings['precision'])
+        settings, **{name: program.settings[name] for name in ('collective', 'precision')})
     self._closing = contextlib.ExitStack()
     self._steps: Optional[Steps] = None
     self._worker: Optional[Worker] = None
@@ -95,11 +93,11 @@ class Session:
         self._worker = worker or closing.enter_context(self._join(startup))
         if self._worker is not None:
           self._worker.compare_graphs(self.program.graph, startup)
-          if self._has_watchdog:
-            self._worker.peers.is_busy = self.watchdog.is_busy
         startup.begin('variables', 'starting the variables')
         if self._has_watchdog:
           closing.enter_context(self.watchdog)
+          if self._worker is not None:
+            self._worker.peers.is_busy = self.watchdog.is_busy
         session = closing.enter_context(contextlib.closing(self._open()))
         self._steps = Steps(session, self.program)
         self.state = State(self._steps, self._worker)
@@ -146,7 +144,8 @@ class Session:
     # No context: the less Python does between two runs, the fewer of the session's threads sleep.
     steps, watchdog = self._steps, self.watchdog
     if steps is None or steps.training_moved or not self.state.has_begun:
-      steps = self._make_ready()
+      with self._called() as steps:
+        steps.move_back()
     watched, watchdog.steps = watchdog.steps, steps
     try:
       return float(steps.train())
@@ -325,24 +324,16 @@ class Session:
     activity, self.watchdog.steps = steps.activity, steps
     steps.activity = name or activity
     try:
-      if not self.state.has_begun:
-        self.state.begin()
-      yield steps
-    except tf.errors.OpError as error:
-      raise self._explain(error) from None
+      with self.explained():
+        if not self.state.has_begun:
+          self.state.begin()
+        yield steps
     finally:
       self.watchdog.steps = watched
       if name:
         steps.activity = activity
 
-  def _make_ready(self) -> Steps:
-    """Makes sure that variables have their first values, and that the next step has its batch."""
-    with self._called() as steps:
-      steps.move_back()
-    return steps
-
   def _join(self, startup):
-    """Returns a context that meets the other workers, if there are any."""
     program = self.program
     if program.workers.num_workers == 1:
       return contextlib.nullcontext()

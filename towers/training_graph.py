@@ -125,7 +125,8 @@ class TrainingGraph:
         batch_norm=settings.batch_norm, accumulate=accumulate, build=settings.tower_build,
         precision=self.precision, workers=workers, frozen=settings.frozen,
         recompute=settings.recompute)
-    self._variables = _find_model_variables()
+    self._variables = [variable for variable in tf.global_variables()
+                       if not variable.op.name.startswith('loss_scale/')]  # No slot is made yet.
     self._check_gradients()
     self.warm_start = settings.init_from and WarmStart(settings.init_from, self._variables)
 
@@ -179,7 +180,6 @@ class TrainingGraph:
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:
-    """Returns the feed of a split."""
     workers = self.workers
     plan = build_plan(
         num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
@@ -283,8 +283,12 @@ class TrainingGraph:
     The towers' ops follow an input that is not staged in its own thread, and the time at which it
     came would be read too late.
     """
-    feeds = [self.feed] + ([self.validation.feed] if self.validation else [])
-    return any(feed.inputs.needs_threads or feed.stage is None for feed in feeds)
+    return any(feed.inputs.needs_threads or feed.stage is None for feed in self.feeds)
+
+  @property
+  def feeds(self) -> List[Feed]:
+    """Those of both splits, or of training alone."""
+    return [self.feed] + ([self.validation.feed] if self.validation else [])
 
 
 def _check_settings(given):
@@ -304,8 +308,3 @@ def _describe_settings(settings, model):
               optimizer=name_optimizer(settings.optimizer),
               init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
 
-
-def _find_model_variables():
-  """Returns all global variables but the loss scale, before any slot is made."""
-  return [variable for variable in tf.global_variables()
-          if not variable.op.name.startswith('loss_scale/')]

@@ -31,23 +31,22 @@ class Whole(NamedTuple):
 class WholeRows:
   """What `Whole` metrics need of a split, gathered batch by batch."""
 
-  def __init__(self, wholes: Mapping[str, Whole], *, num_towers: int,
+  def __init__(self, wholes: Sequence[Mapping[str, Whole]], *,
                shards: Sequence[Shard] = (Shard(0, 1, 1),),
                order: Optional[Callable[[Any, int], np.ndarray]] = None):
     """Begins with no example.
 
     Args:
-      wholes: by name, of any tower.
-      num_towers: that measure a batch together.
+      wholes: by name, of each tower.
       shards: of each tower, or the one that they take from one after the other.
       order: from positions in the split to its examples, as of `Plan.order`; None if it has none.
     """
-    self._wholes = wholes
+    self._wholes = wholes[0]
     self._shards = shards
     self._order = order
-    self._seen = [0] * num_towers
+    self._seen = [0] * len(wholes)
     self._positions: List[np.ndarray] = []
-    self._parts: List[List[np.ndarray]] = [[] for whole in wholes.values() for _ in whole.rows]
+    self._parts: List[List[np.ndarray]] = [[] for _ in flatten_rows(wholes[:1])]
     self._found: Optional[Dict[str, Any]] = None
 
   def add(self, arrays: Sequence[np.ndarray]) -> None:
@@ -65,7 +64,7 @@ class WholeRows:
   def join(self, gather: Callable[[bytes], List[bytes]]) -> None:
     """Adds the examples of the other workers, each of which calls this at once."""
     if self._parts:
-      rows = [row for whole in self._wholes.values() for row in whole.rows]
+      rows = flatten_rows([self._wholes])
       packed = _pack([self._positions, *self._parts], [tf.int64, *(row.dtype for row in rows)])
       self._positions, *self._parts = (
           sum(of_workers, [])

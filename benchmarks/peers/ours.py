@@ -18,7 +18,7 @@ def build_config(task: Task) -> Config:
   return Config(model=task.net, batch_size=task.global_batch_size, num_gpus=task.num_towers,
                 device=task.kind.lower(), learning_rate=LEARNING_RATE, momentum=MOMENTUM,
                 schedule='constant', validation='none', shuffle=False,
-                checkpoint_every=_CHECKPOINT_EVERY)
+                steps=_ENDLESS, checkpoint_every=_CHECKPOINT_EVERY)
 
 
 def run_towers(turns: Any, task: Task) -> None:
@@ -36,12 +36,8 @@ def run_towers(turns: Any, task: Task) -> None:
   with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(
       config, task.load(), num_towers=task.num_towers, model=task.build_model()) as session:
     steps = session.steps
-    plan = steps.program.plan
     keeper = Keeper(session, Checkpoints(folder, keep=config.keep_checkpoints))
-    progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan,
-                        learning_rate=steps.learning_rate,
-                        input_wait_seconds=lambda: steps.metrics.input_wait_seconds,
-                        stream=io.StringIO())
+    progress = Progress(steps, total_steps=_ENDLESS, stream=io.StringIO())
     progress.callbacks.append(_Callback(turns))
     turns.watch(steps.session, [variable for variable in tf.trainable_variables()
                                 if not variable.name.startswith('copies/')])
@@ -49,9 +45,7 @@ def run_towers(turns: Any, task: Task) -> None:
     signals.leave_to_run(progress.seconds_per_step)
     with contextlib.suppress(_Over):
       Loop(session, keeper=keeper, progress=progress, signals=signals,
-           timetable=build_timetable(
-               plan, steps=_ENDLESS, validate_every=config.validate_every,
-               checkpoint_every=config.checkpoint_every, on_nan=config.on_nan)).run()
+           timetable=build_timetable(config, steps.plan)).run()
 
 
 class _Over(Exception):

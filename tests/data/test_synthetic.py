@@ -79,9 +79,7 @@ def test_noise_and_pattern_use_the_range_of_a_byte_without_wrapping():
 @pytest.mark.parametrize('arguments, words', [
     (dict(image_shape=(32, 32)), ['image_shape', '[32, 32]', 'height, width, channels']),
     (dict(image_shape=(32, 0, 3)), ['image_shape', '[32, 0, 3]']),
-    (dict(num_classes=1), ['num_classes is 1', '2 or more']),
-    (dict(num_train=0), ['num_train is 0', '1 or more']),
-    (dict(num_validation=-5), ['num_validation is -5', '1 or more']),
+    (dict(num_train=0), ['synthetic_train', '0 examples', 'at least 1']),
     (dict(seed=-1), ['seed is -1', '4294967295']),
     (dict(seed=2**32), ['seed is 4294967296', '4294967295']),
 ])

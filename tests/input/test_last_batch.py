@@ -83,9 +83,18 @@ def test_updates_that_read_no_row_are_welcome():
     assert run.session.run(count) == 3
 
 
+@pytest.mark.parametrize('last_batch, batch_size, words', [
+    ('keep', 8, '2 steps per epoch (the last of 5)'),
+    ('drop', 8, '1 step per epoch (5 examples of each epoch left out)'),
+    ('keep', 64, '1 step per epoch (its batch of 13)'),
+    ('pad', 64, '1 step per epoch (its batch of 13, filled up)')])
+def test_the_first_lines_say_what_becomes_of_a_smaller_batch(last_batch, batch_size, words):
+  assert describe_batch(build_plan(num_examples=13, batch_size=batch_size, num_towers=2,
+                                   last_batch=last_batch)).endswith(words)
+
+
 def test_other_examples_are_left_out_in_each_epoch():
   plan = build_plan(num_examples=13, batch_size=8, num_towers=2, last_batch='drop')
-  assert '(5 examples of each epoch left out)' in describe_batch(plan)
   taken = [set(plan.indices_at(epoch, seed=3)) for epoch in range(20)]
   assert {len(epoch) for epoch in taken} == {8} and set.union(*taken) == set(range(13))
   np.testing.assert_array_equal(plan._replace(last_batch='pad').indices_at(1, seed=3)[:5],

@@ -84,6 +84,26 @@ def test_what_does_not_fit_is_refused(compute, message):
       session.predict(iter([]), net)
 
 
+@pytest.mark.parametrize('call, examples, words', [
+    ('evaluate', FEATURES, 'the parts 0: float32 [?, 5], and those that the program trains on '
+     '0: float32 [?, 5], 1: int32 [?]: give the same structure'),
+    ('evaluate', (FEATURES[:, :3], LABELS), 'the parts 0: float32 [?, 3], 1: int32 [?], and'),
+    ('evaluate', dict(images=FEATURES, labels=LABELS), 'images: float32 [?, 5], labels: int32 [?]'),
+    ('evaluate', (FEATURES, LABELS[:, None]), '1: int32 [?, 1], and those'),
+    ('evaluate', (FEATURES.astype(np.float64), LABELS), 'are 0: float64, 1: int32: cast'),
+    ('predict', FEATURES[:, :3], 'the parts 0: float32 [?, 3], and those'),
+    ('predict', FEATURES.astype(np.float64), '0: float64')])
+def test_examples_unlike_those_of_the_program_are_told_apart(call, examples, words):
+  with build().session() as session, pytest.raises(towers.UsageError) as caught:
+    getattr(session, call)(examples, *([net] if call == 'predict' else []))
+  assert words in str(caught.value)
+
+
+def test_a_function_that_fails_by_itself_is_not_blamed_on_its_examples():
+  with build().session() as session, pytest.raises(ZeroDivisionError):
+    session.predict(FEATURES, lambda features: features / (1 // 0))
+
+
 def test_a_prediction_that_fails_is_called_one():
   with build().session() as session:
     session.train()

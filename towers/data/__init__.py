@@ -12,6 +12,7 @@ import functools
 import os
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
+from towers.annexes import ANNEXES
 from towers.annexes import load as load_annex
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
@@ -35,8 +36,6 @@ __all__ = [
     'load_tfds_folder', 'load_tfrecord_folder',
 ]
 
-_ANNEXED = ('from_tfds', 'load_cifar', 'load_image_folder', 'load_npy', 'load_tfds_folder',
-            'load_tfrecord_folder')
 # What the annex towers-data loads, and the settings that each has a use for.
 _ANNEXED_DATA = {
     'cifar10': (), 'cifar100': (), 'npy': ('num_classes',),
@@ -109,7 +108,6 @@ def _load_own(name: str, settings: LoadSettings) -> DataSet:
 
 
 def _find_folder(name: str, data_dir: Any) -> Any:
-  """Returns the folder of the idx files of a data set."""
   if name == 'sample':
     return _SAMPLE_DIR
   if data_dir is None and name == 'fashion_mnist' and os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
@@ -139,6 +137,6 @@ _ONLY_FOR = {
 
 
 def __getattr__(name: str) -> Any:
-  if name not in _ANNEXED:
+  if f'towers.data.{name}' not in ANNEXES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   return load_annex(f'towers.data.{name}')

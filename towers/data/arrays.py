@@ -212,8 +212,9 @@ def _as_fed(array: np.ndarray, label: str, name: str) -> np.ndarray:
     raise UsageError(
         f'{name}: {label} is a single value of dtype {array.dtype} with 0 dimensions; it '
         'needs at least 1, the first of which counts the examples.')
-  if _holds_strings(array):
-    return _as_byte_strings(array)
+  if _holds_strings(array):  # As Python's bytes TensorFlow takes them whole, zero bytes included.
+    strings = [value.encode() if isinstance(value, str) else bytes(value) for value in array.flat]
+    return np.array(strings, object).reshape(array.shape)
   if array.dtype.name not in DTYPES:
     raise UsageError(
         f"{name}: {label} of shape {array.shape} has dtype {array.dtype}, which cannot be "
@@ -228,10 +229,3 @@ def _holds_strings(array: np.ndarray) -> bool:
     return array.size > 0 and all(isinstance(value, (bytes, str)) for value in array.flat)
   return array.dtype.kind in 'SU'
 
-
-def _as_byte_strings(array: np.ndarray) -> np.ndarray:
-  """Returns an array of Python's bytes, which TensorFlow takes whole, zero bytes included."""
-  strings = np.empty(array.shape, object)
-  for index, value in zip(np.ndindex(*array.shape), array.flat):
-    strings[index] = value.encode() if isinstance(value, str) else bytes(value)
-  return strings

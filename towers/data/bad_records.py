@@ -7,9 +7,10 @@ The plan of a run counts every record of the index, damaged or not, so that posi
 resumed runs stay exact under both. Threads of input pipelines write the log.
 """
 
+import collections
 import sys
 import threading
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Optional, Set, Tuple
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_choice
@@ -78,9 +79,7 @@ class BadRecords:
   def summary(self) -> str:
     """Returns a sentence with the number of damaged places in each file, or ''."""
     with self._lock:
-      by_file: Dict[str, int] = {}
-      for path, _ in self._places:
-        by_file[path] = by_file.get(path, 0) + 1
+      by_file = collections.Counter(path for path, _ in self._places)
     if not by_file:
       return ''
     total = sum(by_file.values())

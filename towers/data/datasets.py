@@ -53,12 +53,13 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     UsageError: a data set that is batched, endless, shuffled anew at each pass, empty or of another
       graph; a number that it contradicts.
   """
-  from tensorflow_v1 import as_written
+  from tensorflow_v1 import as_written, copy_dataset, tf
   check_name(name)
   for setting, value in (('num_examples', num_examples), ('shuffle_buffer', shuffle_buffer)):
     if value is not None and value < 1:
       raise UsageError(f'{name}: {setting} is {value}; give at least 1.')
-  with _copied(dataset, name) as copy:
+  with tf.Graph().as_default():
+    copy = copy_dataset(dataset) if _is_made(dataset, name) else _call(dataset, name)
     check_ops(copy, name)
     copy = encode_dataset(copy, name)
     components = find_components(copy, name)
@@ -91,14 +92,6 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
   examples = Examples(num_examples=count, elements=elements, shuffle_buffer=shuffle_buffer,
                       name=name)
   return examples if is_static else examples._replace(elements=held, unequal=examples)
-
-
-@contextlib.contextmanager
-def _copied(dataset: Any, name: str) -> Iterator[Any]:
-  """Yields the data set in a graph of its own, which is the default one."""
-  from tensorflow_v1 import copy_dataset, tf
-  with tf.Graph().as_default():
-    yield copy_dataset(dataset) if _is_made(dataset, name) else _call(dataset, name)
 
 
 def _make(dataset: Any, name: str) -> Any:

@@ -42,7 +42,6 @@ def padded(examples: Examples, pad_to: Union[int, str] = 'batch', values: Any = 
 
 
 def _build_buckets(examples, pad_to, bucket_by, window):
-  """Returns the buckets, or None without any."""
   name = examples.name
   if bucket_by is None:
     if window is not None:

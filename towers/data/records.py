@@ -139,7 +139,7 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
     return encode_example(parse(record), name)
 
   payload, one_shape, any_sizes = _parse_first(records, parse_to_dense, name, bad_records)
-  reader = _Reader(records, parse_to_dense, one_shape, payload, bad_records, name)
+  reader = _Reader(records, parse_to_dense, one_shape, payload, bad_records)
   unequal = Examples(num_examples=len(records), num_bytes=records.lengths, name=name,
                      read=reader._replace(components=any_sizes).read,
                      marks_bad=bad_records.policy == 'skip')
@@ -201,7 +201,6 @@ class _Reader(NamedTuple):
   components: Components
   substitute: bytes
   bad_records: BadRecords
-  name: str
 
   def read(self, indices: Any, *, epoch: Any, parallel_calls: int) -> Any:
     """Returns the examples of a data set of indices, in its order."""
@@ -213,10 +212,11 @@ class _Reader(NamedTuple):
 
     def stand_in(index, record, is_read):
       del is_read
-      is_good = build_report(self._report, index, record)
+      is_good = build_report(lambda index, record: self._report_place(
+          index, self._find_reason(record)), index, record)
       return self._mark(self.components.zeros(), is_good)
 
-    return map_chunks(indices, self._read_chunk, parse_row, stand_in, name=self.name,
+    return map_chunks(indices, self._read_chunk, parse_row, stand_in, name=self.components.name,
                       parallel_calls=parallel_calls)
 
   def _mark(self, example, is_good):
@@ -240,13 +240,10 @@ class _Reader(NamedTuple):
     column[:] = payloads
     return column, is_read
 
-  def _report(self, index: int, record: bytes) -> None:
-    """Reports a record that was read and cannot be parsed."""
-    self._report_place(index, self._find_reason(record))
-
   def _find_reason(self, record: bytes) -> str:
+    """Returns why a record that was read cannot be parsed."""
     try:
-      components, _ = _parse_alone(self.parse, record, self.name)
+      components, _ = _parse_alone(self.parse, record, self.components.name)
     except BadRecordError as error:
       return str(error)
     for part, found in zip(self.components.parts, components.parts):

@@ -10,7 +10,7 @@ mapped up to the first gap, and its rest row by row:
 A data set for each row would cost a tenth of what decoding an image costs.
 """
 
-from typing import Any, Callable, Tuple
+from typing import Any, Callable
 
 import numpy as np
 
@@ -22,12 +22,18 @@ def map_chunks(indices: Any, read_chunk: Callable[[Any], Any], function: Callabl
                stand_in: Callable[..., Any], *, name: str, parallel_calls: int) -> Any:
   """Returns the examples of a data set of indices, in its order; 32 at a time are read.
 
-  `read_chunk` makes of indices `[rows]` a tuple of columns; for the rest see `map_with_stand_ins`.
+  Args:
+    indices: the data set.
+    read_chunk: makes of indices `[rows]` a tuple of columns.
+    function: returns the example of a row.
+    stand_in: returns an example of the same structure for a row on which it fails; must not fail.
+    name: of the split, for messages.
+    parallel_calls: rows that are worked on at a time.
   """
   chunks = indices.batch(_CHUNK)
   chunks = chunks.map(read_chunk, num_parallel_calls=min(_PARALLEL_CHUNKS, parallel_calls))
   return chunks.prefetch(1).interleave(
-      lambda *chunk: map_with_stand_ins(chunk, function, stand_in, name=name),
+      lambda *chunk: _map_with_stand_ins(chunk, function, stand_in, name),
       cycle_length=parallel_calls, block_length=_CHUNK, num_parallel_calls=parallel_calls)
 
 
@@ -44,16 +50,8 @@ def build_report(report: Callable[[int, bytes], None], index: Any, content: Any)
   return is_good
 
 
-def map_with_stand_ins(chunk: Tuple[Any, ...], function: Callable[..., Any],
-                       stand_in: Callable[..., Any], *, name: str) -> Any:
-  """Returns `function(*row)` of each row, in order, or `stand_in(*row)` where that fails.
-
-  Args:
-    chunk: tensors `[rows, ...]`.
-    function: returns the element of a row.
-    stand_in: returns an element of the same structure; must not fail.
-    name: of the split, for messages.
-  """
+def _map_with_stand_ins(chunk, function, stand_in, name):
+  """Returns a data set of what becomes of each row of `chunk`, tensors `[rows, ...]`, in order."""
   from tensorflow_v1 import tf
   num_rows = tf.shape(chunk[0], out_type=tf.int64)[0]
   rows = tf.data.Dataset.from_tensor_slices(chunk)

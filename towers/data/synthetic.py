@@ -25,7 +25,7 @@ def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_class
 
   Args:
     image_shape: `[height, width, channels]`.
-    num_classes: at least 2, each as frequent as the others, up to one example.
+    num_classes: each as frequent as the others, up to one example.
     num_train: examples to learn from.
     num_validation: examples to measure on, which do not depend on `num_train`.
     seed: 0 to 2^32 - 1; under any version of numpy it makes the same bytes.
@@ -41,13 +41,6 @@ def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_class
   if len(image_shape) != 3 or min(image_shape) < 1:
     raise UsageError(f'image_shape is {list(image_shape)}; it needs 3 numbers of 1 or more: '
                      'height, width, channels.')
-  for argument, value, least in (
-      ('num_classes', num_classes, 2),
-      ('num_train', num_train, 1),
-      ('num_validation', num_validation, 1),
-  ):
-    if value < least:
-      raise UsageError(f'{argument} is {value}; give {least} or more.')
   if not 0 <= seed <= _MAX_SEED:
     raise UsageError(f'seed is {seed}; synthetic data needs 0 to {_MAX_SEED}.')
 

@@ -13,19 +13,10 @@ from towers.tower.model_call import Model
 from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
 from towers.training.settings.optimizer import DECAYING, build_optimizer
-from towers.warm_start.matching import InitFrom, init_from
-
-
-def _build_init_from(config: Config) -> Optional[InitFrom]:
-  """Returns where a config's initial weights come from, or None."""
-  if config.init_from is None:
-    return None
-  names = parse_pairs('init_map', config.init_map, like='resnet/=model/')
-  return init_from(config.init_from, names=names, reinit=config.reinit or ())
+from towers.warm_start.matching import init_from
 
 
 def _parse_factors(text: Optional[str]) -> Dict[str, float]:
-  """Returns the factor of each pattern."""
   pairs = parse_pairs('rate_factors', text, like='encoder/=0.1')
   try:
     return {pattern: float(factor) for pattern, factor in pairs.items()}
@@ -40,6 +31,10 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
               for name, setting in arguments_of('program').items()}
   if config.optimizer in DECAYING:
     settings['weight_decay'] = 0.0
+  started = None
+  if config.init_from is not None:
+    names = parse_pairs('init_map', config.init_map, like='resnet/=model/')
+    started = init_from(config.init_from, names=names, reinit=config.reinit or ())
   return Program(
       model, train=data_set.train,
       validation=None if config.validation == 'none' else data_set.validation,
@@ -47,5 +42,5 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
       learning_rate=lambda plan: build_learning_rate(config, plan, get_examples_seen()),
       optimizer=lambda rate: build_optimizer(config, rate),
       frozen=config.frozen or (),
-      rate_factors=_parse_factors(config.rate_factors), init_from=_build_init_from(config),
+      rate_factors=_parse_factors(config.rate_factors), init_from=started,
       workers=workers, **settings)

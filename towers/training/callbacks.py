@@ -19,7 +19,6 @@ class Function(Callback):
   """A callback that is a function of the step and the loss."""
 
   def __init__(self, function: Callable[[int, float], Any]):
-    """Keeps the function."""
     self._function = function
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:

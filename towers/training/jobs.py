@@ -57,7 +57,8 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
 
   def build(accumulate):
     with tf.Graph().as_default() as graph:
-      startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+      startup.begin('graph', lambda: (
+          f'building the graph ({len(graph.get_operations()):,} ops so far)'))
       changes = dict(accumulate=accumulate, last_batch=settings['last_batch'])
       try:
         program = build_configured(dataclasses.replace(config, **changes), model, data_set,
@@ -211,7 +212,6 @@ def load_data(config: Config) -> DataSet:
 
 
 def _find_predict(config, data_set) -> 'Predict':
-  """Returns what the config's model predicts."""
   from towers.serving import classify
   if is_function(config.model):
     return find_predict(config.model)

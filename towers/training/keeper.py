@@ -2,15 +2,26 @@
 
 import contextlib
 import os
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
+from tensorflow_v1 import tf
 from towers.base.files import write_whole
 from towers.base.reason import is_about_room
 from towers.session import Session
 from towers.training.faults.run_error import RunError
-from towers.training.saving.checkpoints import Snapshot
+from towers.training.saving.checkpoints import Checkpoints, Snapshot, take_snapshot
 from towers.training.saving.history import HISTORY, History
-from towers.training.saving.standing import Standing
+from towers.warm_start.warm_start import load_values
+
+
+class Standing(NamedTuple):
+  """Where a run stands between two steps, in memory, to go on from in another graph.
+
+  As good as a checkpoint: a graph of more micro-batches has the same variables, and the input of
+  any graph can begin at any step.
+  """
+  snapshot: Snapshot
+  history: str
 
 
 class Keeper:
@@ -21,17 +32,20 @@ class Keeper:
     has_news: whether the history has a validation that no checkpoint was written with.
   """
 
-  def __init__(self, session: Session, checkpoints: Any, history: Optional[History] = None):
+  def __init__(self, session: Session, checkpoints: Optional[Checkpoints],
+               history: Optional[History] = None, *, by_chief: bool = False):
     """Saves nothing yet.
 
     Args:
       session: that trains.
-      checkpoints: `Checkpoints`, or None.
+      checkpoints: in the run's folder; None in a run without one, or if the chief saves.
       history: of the run; None for one that has yet no step.
+      by_chief: whether another worker, the chief, saves; this one notes which step.
     """
     self.history = history or History()
     self.has_news = False
-    self._session, self._checkpoints = session, checkpoints
+    self._session, self._checkpoints, self._by_chief = session, checkpoints, by_chief
+    self._saved_step: Optional[int] = None  # By the chief.
     self._progress: Any = None
 
   def begin(self, standing: Optional[Standing] = None) -> Optional[str]:
@@ -42,18 +56,19 @@ class Keeper:
     session, checkpoints, history = self._session, self._checkpoints, self.history
     path = None
     if standing is not None:
-      standing.restore(session.tf_session)
-      session.steps.resume(standing.step)
-      history.parse(standing.history, standing.step)
+      step, values = standing.snapshot
+      load_values(session.tf_session, {variable: values[variable.op.name]
+                                       for variable in tf.global_variables()})
+      session.steps.resume(step)
+      history.parse(standing.history, step)
     else:
       path = session.state.take_up(lambda: (checkpoints, None))
       if path is None:
         session.state.begin()
       else:
-        if checkpoints.folder is not None:
+        self._saved_step = session.step
+        if checkpoints is not None:
           history.read(checkpoints.folder, session.step)
-        else:
-          checkpoints.write(self.take())  # The chief has it saved.
         history.parse(session.state.of_chief(history.format()), session.step)
     session.steps.scale_learning_rate(history.rate_factor)
     return path
@@ -67,7 +82,7 @@ class Keeper:
   @property
   def has_folder(self) -> bool:
     """Whether the run saves at all."""
-    return self._checkpoints is not None
+    return self._checkpoints is not None or self._by_chief
 
   @property
   def has_failed(self) -> bool:
@@ -77,24 +92,31 @@ class Keeper:
   @property
   def has_saved(self) -> bool:
     """Whether there is nothing to save of the current step."""
-    return self._checkpoints is None or self._checkpoints.has_saved(self._session.step)
+    return self._is_saved(self._session.step)
+
+  def _is_saved(self, step):
+    if self._checkpoints is not None:
+      return self._checkpoints.has_saved(step)
+    return not self._by_chief or step == self._saved_step
 
   def save(self) -> None:
     """Saves the current step, written in the background."""
-    if self._checkpoints is not None:
+    if self.has_folder:
       with self._paused():
         self._session.steps.check_replicas()
-        self._write(self._checkpoints.take(self._session.tf_session))
+        self._write(self.take())
 
   def take(self) -> Optional[Snapshot]:
-    """Returns all variables of now, to save later; None without a folder."""
+    """Returns the variables of now, or their step if the chief saves; None without a folder."""
+    if self._by_chief:
+      return Snapshot(self._session.step, {})
     return self._checkpoints and self._checkpoints.take(self._session.tf_session)
 
   def save_best(self, measured: Optional[Snapshot]) -> None:
     """Saves the weights that were measured: these, or those of now."""
     if measured is None or measured.step == self._session.step:
       self.save()
-    elif self._checkpoints is not None:
+    elif self.has_folder:
       self._write(measured)
 
   def save_last(self) -> int:
@@ -102,29 +124,30 @@ class Keeper:
     # A pass on a validation tower can only be measured again from the step at which it began.
     began = self._session.steps.pass_began
     step = self._session.step if began is None else began.step
-    if self._checkpoints is not None and not self._checkpoints.has_saved(step):
+    if not self._is_saved(step):
       self.save_best(began)
     self.check_saved(step)
     return step
 
-  def save_standing(self) -> None:
-    """Saves the step that the run goes on from in another graph, if any is done."""
-    if self._checkpoints is not None:
-      snapshot = self._session.steps.pass_began or self._checkpoints.take(self._session.tf_session)
-      if snapshot.step and not self._checkpoints.has_saved(snapshot.step):
-        self._write(snapshot)
-      self.close()
+  def stand(self) -> Standing:
+    """Returns where the run goes on from in another graph, and saves it if any step is done."""
+    snapshot = self._session.steps.pass_began or self.take() or take_snapshot(
+        self._session.tf_session)
+    if snapshot.step and not self._is_saved(snapshot.step):
+      self._write(snapshot)
+    self.close()
+    return Standing(snapshot, self.history.format())
 
   def _paused(self):
     return self._progress.paused() if self._progress else contextlib.nullcontext()
 
   def _write(self, snapshot):
-    with self._session.watchdog.paused():
-      self._checkpoints.wait()
-      if self._checkpoints.error:
+    if self._checkpoints is not None:
+      self.wait()
+      if self.has_failed:
         self.check_saved(self._session.step)
       self._checkpoints.write(snapshot, self.history)
-      self.has_news = False
+    self._saved_step, self.has_news = snapshot.step, False
 
   def wait(self) -> None:
     """Waits for the checkpoint that is being written."""
@@ -139,9 +162,9 @@ class Keeper:
       RunError: that of `step` is not written.
     """
     self.wait()
-    if self._checkpoints is not None and (
-        self._checkpoints.error or not self._checkpoints.has_saved(step)):
-      fault = self._checkpoints.error or self._checkpoints.reason or 'that step is not saved'
+    if self.has_failed or not self._is_saved(step):
+      checkpoints = self._checkpoints
+      fault = checkpoints and (checkpoints.error or checkpoints.reason) or 'that step is not saved'
       advice = 'Make room' if is_about_room(fault) else 'See to it that the folder can be written'
       raise RunError(f'The run has come to step {self._session.step}, but {fault}. {advice}, and '
                      'start it again: it resumes from the checkpoint before.')
@@ -153,7 +176,8 @@ class Keeper:
       at = session.step
       path = session.state.take_up(lambda: (self._checkpoints, None))
       self.history.roll_back(at, session.step)
-      if self._checkpoints.folder is not None:
+      self._saved_step = session.step
+      if self._checkpoints is not None:
         write_whole(os.path.join(self._checkpoints.folder, HISTORY), self.history.format().encode())
       session.steps.pass_began = None
       session.steps.scale_learning_rate(self.history.rate_factor)

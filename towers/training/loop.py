@@ -100,7 +100,6 @@ class Loop:
     self._stopped = self._stopped or why
 
   def _take_step(self):
-    """Takes a step, and returns its loss, whatever became of it."""
     loss, retried = self._steps.take(self._running)
     if retried is None or retried.is_done:
       self._loss = loss
@@ -119,8 +118,9 @@ class Loop:
 
   def _between_steps(self) -> bool:
     """Validates and saves if due and not done yet; returns whether the run is over."""
-    step, keeper = self._steps.step, self._keeper
-    self._due = self._next_due(step)
+    step, keeper, timetable = self._steps.step, self._keeper, self._timetable
+    self._due = min(timetable.total_steps, timetable.validate_every.next(step),
+                    timetable.save_every.next(step))
     self._leave_if_asked()
     is_last = self._is_last()
     self._validate_if_due(is_last)
@@ -129,7 +129,7 @@ class Loop:
       self._validate_if_due(is_last)
 
     is_over = is_last or self._history.has_stopped
-    if is_over and step < self._timetable.total_steps:
+    if is_over and step < timetable.total_steps:
       self._say_why()
     # A run that resumes at its last step has saved that, but not the validation that it missed.
     if (is_over or self._is_to_save(is_last)) and (keeper.has_news or not keeper.has_saved):
@@ -153,12 +153,6 @@ class Loop:
     else:
       self._stopped = f'no validation was better than {self._history.describe_best()}'
       self._progress.write(f'stopped early: {self._stopped}')
-
-  def _next_due(self, step):
-    """Returns the next step after which the run validates, saves or ends."""
-    timetable = self._timetable
-    intervals = (timetable.validate_every, timetable.save_every)
-    return min([timetable.total_steps] + [every.next(step) for every in intervals])
 
   def _validate_if_due(self, is_last):
     steps, step, saves = self._steps, self._steps.step, self._is_to_save(is_last)

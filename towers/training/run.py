@@ -8,7 +8,7 @@
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
@@ -28,16 +28,15 @@ from towers.training.cluster.worker import Worker, join_workers
 from towers.training.faults.run_error import OutOfMemory
 from towers.training.faults.signals import Signals
 from towers.training.fitting import recall_accumulate, take_in_more
-from towers.training.keeper import Keeper
+from towers.training.keeper import Keeper, Standing
 from towers.training.loop import Loop
 from towers.training.reporting.describe import describe_run
 from towers.training.reporting.kept import build_callbacks
 from towers.training.reporting.progress import Callback, Progress
 from towers.training.reporting.result import advise, build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
-from towers.training.saving.checkpoints import ChiefsCheckpoints
+from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import History
-from towers.training.saving.standing import Standing, take_standing
 from towers.training.settings.config import Config
 from towers.training.settings.timetable import Timetable, build_timetable
 from towers.training.stepping.out_of_memory import has_changed_nothing
@@ -144,6 +143,7 @@ class Run:
         accumulate = recall_accumulate(
             config.checkpoint_dir, batch_size=settings['batch_size'], num_towers=num_towers,
             worker=self._worker)
+      self._is_chief = self._worker is None or cluster.is_chief
       program = build(accumulate)
       if cluster.is_evaluator:
         load_annex('an evaluator')(program, config, startup=self._startup)
@@ -197,12 +197,18 @@ class Run:
     self.session = session = Session(program, stall_seconds=config.stall_seconds,
                                      **config.session_settings())
     with session.opened(self._startup, worker), session.as_default():
-      keeper = Keeper(session, self._build_checkpoints(), history)
+      keeper = Keeper(session, self._build_checkpoints(), history,
+                      by_chief=bool(config.checkpoint_dir) and not self._is_chief)
       try:
         with session.explained(), contextlib.ExitStack() as closing:
           timetable = self._begin(keeper, standing)
           progress = self._show(timetable, closing)
-          own = self._keep(progress, history, closing)
+          own, self.writer = build_callbacks(
+              config, self._settings, self._description, steps=session.steps, progress=progress,
+              startup=self._startup, history=history)
+          for callback in own:
+            closing.callback(callback.close)
+          self._mark = session.steps.metrics.mark()
           self._loop = Loop(
               session, timetable=timetable, keeper=keeper, progress=progress,
               signals=self._signals,
@@ -225,38 +231,34 @@ class Run:
         steps = session.steps
         if self._settings['accumulate'] == AUTO and worker is None and (
             steps.pass_began is not None or has_changed_nothing(shortage.error, steps)):
-          shortage.standing = take_standing(session.tf_session, history, steps.pass_began)
-          # A signal while the graph is built again leaves no time to save.
-          keeper.save_standing()
+          # Saved too, since a signal while the graph is built again leaves no time for it.
+          shortage.standing = keeper.stand()
         raise
       session.steps.activity = 'the end'
-      self._advise(progress)
+      advice = advise(progress.input_wait or 0.0, self._settings, program)
+      if advice:
+        write_line(advice)
       for callback in own:
         callback.finish(self.result)
 
-  def _build_checkpoints(self) -> Any:
-    """Returns what saves the run and finds its newest checkpoint; None if it saves nothing."""
+  def _build_checkpoints(self) -> Optional[Checkpoints]:
+    """Returns what saves the run and finds its newest checkpoint; None if this worker does not."""
     config = self._config
-    if not config.checkpoint_dir:
+    if not config.checkpoint_dir or not self._is_chief:
       return None
-    if self._worker is not None and not self._worker.cluster.is_chief:
-      return ChiefsCheckpoints()
     return self.session.state.checkpoints_in(
         config.checkpoint_dir, keep=config.keep_checkpoints,
         stop_on_full_disk=config.on_full_disk == 'stop', new_data=config.new_data)
 
   def _begin(self, keeper: Keeper, standing: Optional[Standing]) -> Timetable:
     """Gives the variables their values; returns when to do what."""
-    config, session = self._config, self.session
+    session = self.session
     path = keeper.begin(standing)
-    timetable = build_timetable(
-        session.steps.plan, epochs=config.epochs, steps=config.steps, on_nan=config.on_nan,
-        validate_every=config.validate_every, checkpoint_every=config.checkpoint_every)
+    timetable = build_timetable(self._config, session.steps.plan)
     if path is not None:
       write_line(f'resumed from {path}: {session.step} of {timetable.total_steps} steps are done')
-    is_chief = self._worker is None or self._worker.cluster.is_chief
     # The chief's clock counts.
-    return timetable if is_chief else timetable._replace(save_seconds=None)
+    return timetable if self._is_chief else timetable._replace(save_seconds=None)
 
   def _show(self, timetable: Timetable, closing: contextlib.ExitStack) -> Progress:
     """Returns what shows the steps to come, until `closing` ends."""
@@ -264,35 +266,11 @@ class Run:
     startup.begin('first step', 'running the first step')
     self.session.watchdog.steps = steps
     startup.limit(None)
-    progress = Progress(
-        total_steps=timetable.total_steps, first_step=steps.step, plan=steps.plan,
-        learning_rate=steps.learning_rate, on_first_step=startup.finish,
-        input_wait_seconds=lambda: steps.metrics.input_wait_seconds, metrics=steps.metrics,
-        is_quiet=self._config.quiet)
+    progress = Progress(steps, total_steps=timetable.total_steps, on_first_step=startup.finish,
+                        is_quiet=self._config.quiet, is_chief=self._is_chief)
     closing.enter_context(watch_records(self._bad_records, progress))
     closing.callback(progress.close)
     return progress
-
-  def _keep(self, progress: Progress, history: History,
-            closing: contextlib.ExitStack) -> List[Callback]:
-    """Returns the callbacks that keep curves and a timeline, until `closing` ends."""
-    steps = self.session.steps
-    own, summaries = build_callbacks(
-        self._config, self._settings, self._description, steps=steps, progress=progress,
-        startup=self._startup, history=history)
-    for callback in own:
-      closing.callback(callback.close)
-    self.writer, self._mark = Writer(summaries, lambda: steps.step), steps.metrics.mark()
-    return own
-
-  def _advise(self, progress):
-    """Says what would make the input faster, if the towers wait for it."""
-    advice = advise(progress.input_wait or 0.0, input_threads=self._settings['input_threads'],
-                    staging_depth=self._settings['staging_depth'],
-                    is_image_folder=self._settings.get('data') == 'images',
-                    needs_threads=self.program.feed.inputs.needs_threads)
-    if advice:
-      write_line(advice)
 
 
 @contextlib.contextmanager

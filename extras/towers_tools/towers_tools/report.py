@@ -19,7 +19,7 @@ from towers.base.cores import count_cores
 from towers.base.files import write_whole
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.training.reporting.metric_samples import MetricWriter, Sample
+from towers.training.reporting.metric_samples import MetricWriter
 from towers_tools.page import format_page, read_runs
 
 # A chart has no more columns than this; beyond, every second sample is dropped.
@@ -48,10 +48,11 @@ class Report(MetricWriter):
         warn(f'WARNING: {error}, so its curves start at step {first_step}.')
     self.rewind(first_step)
 
-  def sample(self, sample: Sample, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
+  def sample(self, step: int, values: Dict[str, Optional[float]], metrics: Dict[str, float],
+             summaries: Sequence[bytes]) -> None:
     """Adds a measured step."""
     samples = self._run['samples']
-    samples.append(_finite_or_none(sample._asdict()))
+    samples.append(_finite_or_none(dict(values, step=step)))
     if len(samples) > _MOST_SAMPLES:
       del samples[::2]
 

@@ -26,12 +26,28 @@ class Clock:
     return self.seconds
 
 
+class Steps:
+  """Steps and their metrics in one, of which a rate and an input wait are known."""
+
+  def __init__(self, step=0, plan=PLAN):
+    self.step, self.plan, self.input_wait_seconds = step, plan, 0.0
+    self.metrics = self
+
+  def learning_rate(self):
+    return 0.1
+
+  def mark(self):
+    return None
+
+  def since(self, mark):
+    return {}
+
+
 def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, columns=100,
         plan=PLAN, **settings):
   clock = Clock()
-  progress = Progress(total_steps=steps, first_step=first_step, plan=plan,
-                      learning_rate=lambda: 0.1, stream=stream, clock=clock, columns=columns,
-                      **settings)
+  progress = Progress(Steps(first_step, plan), total_steps=steps, stream=stream, clock=clock,
+                      columns=columns, **settings)
   clock.seconds = 50.0  # Set-up and the first step, which do not count.
   for step in range(first_step + 1, steps + 1):
     progress.step(step=step, loss=2.0 / step)
@@ -74,8 +90,7 @@ def test_an_epoch_that_is_not_whole_counts():
 
 def test_the_time_of_all_pauses_adds_up():
   clock = Clock()
-  progress = Progress(total_steps=5, first_step=0, plan=PLAN, learning_rate=lambda: 0.1,
-                      stream=io.StringIO(), clock=clock)
+  progress = Progress(Steps(), total_steps=5, stream=io.StringIO(), clock=clock)
   progress.step(step=1, loss=1.0)
   for seconds in (3.0, 4.0):
     with progress.paused():
@@ -85,14 +100,14 @@ def test_the_time_of_all_pauses_adds_up():
 
 
 def test_waiting_for_input_is_a_share_of_the_training_time():
-  stream, clock, waited = io.StringIO(), Clock(), [7.0]
-  progress = Progress(total_steps=20, first_step=0, plan=PLAN, learning_rate=lambda: 0.1,
-                      stream=stream, clock=clock, input_wait_seconds=lambda: waited[0])
+  stream, clock, steps = io.StringIO(), Clock(), Steps()
+  steps.input_wait_seconds = 7.0
+  progress = Progress(steps, total_steps=20, stream=stream, clock=clock)
   assert progress.input_wait is None
   for step in range(1, 21):
     progress.step(step=step, loss=1.0)  # The first step, and the 7 seconds in it, do not count.
     clock.seconds += 1.0
-    waited[0] += 0.0 if step > 10 else 0.5
+    steps.input_wait_seconds += 0.0 if step > 10 else 0.5
   assert progress.input_wait == pytest.approx(5 / 19)
   shown = [line.split(', ')[-2 if 'left' in line else -1]
            for line in stream.getvalue().splitlines()]
@@ -125,12 +140,14 @@ def test_a_narrow_line_leaves_out_what_matters_least(columns, shown):
   assert shown in stream.getvalue().split('\r\x1b[K')
 
 
-@pytest.mark.parametrize('stream', [Terminal(), io.StringIO()], ids=['terminal', 'pipe'])
-def test_quiet_shows_only_validations_and_warnings(stream):
-  progress = run(stream, pause_after=7, is_quiet=True)
+@pytest.mark.parametrize('is_chief', [True, False], ids=['chief', 'other'])
+@pytest.mark.parametrize('kind', [Terminal, io.StringIO], ids=['terminal', 'pipe'])
+def test_quiet_shows_only_warnings_and_the_chief_validations(kind, is_chief):
+  stream = kind()
+  progress = run(stream, pause_after=7, is_quiet=True, is_chief=is_chief)
   progress.write('WARNING: something')
   assert stream.getvalue().splitlines() == [
-      'validation after step 7: loss 0.5000, accuracy 0.2500 (1,234 examples)',
+      'validation after step 7: loss 0.5000, accuracy 0.2500 (1,234 examples)'][:is_chief] + [
       'WARNING: something']
   assert progress.examples_per_second == pytest.approx(10)
 

@@ -1,21 +1,37 @@
 """A result is not lost on a full disk, and advice for towers that wait fits the settings."""
 
+import types
+
 import pytest
 
-from tests.harness import faults
+import towers
+from tests.harness import faults, small
 from towers.training.faults.run_error import RunError
 from towers.training.reporting.result import advise, write_result
 
 
-def test_towers_that_wait_get_advice_that_fits_the_settings(monkeypatch):
+@pytest.mark.parametrize('settings, changes, words', [
+    ({}, None, ['43%', 'all 8 cores decode already', '--input_only']),
+    (dict(input_threads=2), None, ['input_threads=8 uses all cores, where it is 2']),
+    (dict(staging_depth=0), None, ['staging_depth=1']),
+    (dict(data='images'), None, ['towers.data.convert']),
+    ({}, dict(of_batches=False), ['of_batches=True of towers.augmented']),
+    ({}, dict(of_batches=True), ['all 8 cores decode'])])
+def test_towers_that_wait_get_advice_that_fits(settings, changes, words, monkeypatch):
   monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(8))
-  assert advise(0.05) == ''
-  assert '43%' in advise(0.43) and 'all 8 cores decode already' in advise(0.43)
-  assert 'input_threads=8 uses all cores, where it is 2' in advise(0.43, input_threads=2)
-  assert 'staging_depth=1' in advise(0.43, staging_depth=0)
-  assert 'towers.data.convert' in advise(0.43, is_image_folder=True)
-  assert '--input_only' in advise(0.43)
-  of_arrays = advise(0.43, needs_threads=False)
+  settings = dict(dict(input_threads=None, staging_depth=1), **settings)
+  examples = small.random_examples(8)
+  if changes is not None:
+    examples = towers.augmented(examples, lambda example, draws: example, **changes)
+  inputs = types.SimpleNamespace(needs_threads=True)
+  feed = types.SimpleNamespace(inputs=inputs)
+  program = types.SimpleNamespace(train_examples=examples, feed=feed)
+  assert advise(0.05, settings, program) == ''
+  advice = advise(0.43, settings, program)
+  assert all(word in advice for word in words)
+  assert ('of_batches' in advice) == (changes == dict(of_batches=False))
+  inputs.needs_threads = False
+  of_arrays = advise(0.43, settings, program)
   assert 'larger batch_size' in of_arrays and 'decode' not in of_arrays
 
 

@@ -125,7 +125,7 @@ def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate(tmp_pat
 
 
 def test_without_curves_no_step_computes_the_norm():
-  looks = Looks(lambda run: (run.program.gradient_norm, run.session.steps.update, [
+  looks = Looks(lambda run: (run.program.gradient_norm, run.session.steps.calls.update, [
       op.name for op in run.program.graph.get_operations() if 'gradient_norm' in op.name]))
   train(callbacks=[looks])
   assert looks.seen == [(None, None, [])] * 12

@@ -237,14 +237,14 @@ def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
     for _ in range(3):
       run.train()
       snapshot = checkpoints.take(run.session)
-      taken.append([np.copy(value) for value in snapshot.values])
+      taken.append({name: np.copy(value) for name, value in snapshot.values.items()})
       checkpoints.write(snapshot)
       assert checkpoints.has_saved(snapshot.step)
-    names = [variable.op.name for variable in tf.global_variables()]
+    assert set(snapshot.values) == {variable.op.name for variable in tf.global_variables()}
     checkpoints.close()
   for step, values in enumerate(taken, 1):
     reader = tf.train.load_checkpoint(str(tmp_path / (f'model.ckpt-{step}')))
-    for name, value in zip(names, values):
+    for name, value in values.items():
       np.testing.assert_array_equal(reader.get_tensor(name), value)
   assert not list(tmp_path.glob('.writing-*'))
 

@@ -15,11 +15,11 @@ from towers.training.stepping.startup import Startup
 
 def test_a_long_phase_tells_how_far_it_is():
   stream = io.StringIO()
-  counts = itertools.count(1000, 1000)
+  counts = itertools.count()
   with Startup(time.monotonic() - 1, stream=stream, beat_seconds=0.05) as startup:
     time.sleep(0.15)
     assert stream.getvalue() == ''
-    startup.begin('graph', 'building the graph', count_ops=lambda: next(counts))
+    startup.begin('graph', lambda: f'building the graph ({next(counts)} ops)')
     startup.note('2 towers')
     while stream.getvalue().count('\n') < 2:
       time.sleep(0.02)
@@ -27,8 +27,8 @@ def test_a_long_phase_tells_how_far_it_is():
     startup.finish()
     startup.finish()
   *beats, last = stream.getvalue().splitlines()
-  for count, beat in enumerate(beats, 1):
-    assert re.match(rf'^building the graph … \d+ s, {count},000 ops so far$', beat), beats
+  found = [int(re.match(r'building the graph \((\d+) ops\) … \d+ s$', beat)[1]) for beat in beats]
+  assert found == sorted(set(found)), beats
   match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+) \(2 towers\), first '
                    r'step \S+$', last)
   assert match, last

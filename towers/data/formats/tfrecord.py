@@ -36,6 +36,7 @@ from towers.data.bad_records import BadRecordError
 from towers.data.formats.crc32c import find_masked_crc
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
+_COMPRESSED = (b'\x1f\x8b', b'\x78\x9c', b'\x78\x01', b'\x78\xda')  # By gzip and zlib.
 _FORMAT = 'towers index 1'
 _INDEX_DIR = '.index'
 _HEADER = dict(format=str, size=int, mtime_ns=object, records=int, crc32=int, damage=object,
@@ -114,7 +115,10 @@ def scan_tfrecord(path: str) -> FileIndex:
       if checksum != find_masked_crc(header[:8]):
         reason = 'its length is damaged'
         if offset == 0:
-          _refuse_other_formats(path, header)
+          if header[:2] in _COMPRESSED:
+            raise UsageError(f'{path}: compressed as a whole, so that no record can be found '
+                             'without reading all before it: decompress it (JPEGs are compressed '
+                             'themselves).')
           reason += ', or this is no TFRecord file'
         break
       if end > size:
@@ -125,12 +129,6 @@ def scan_tfrecord(path: str) -> FileIndex:
       offset = end
   damage = Damage(len(lengths), offset, size - offset, reason) if reason else None
   return FileIndex(path, np.array(lengths, np.int64), damage)
-
-
-def _refuse_other_formats(path, start):
-  if start[:2] in (b'\x1f\x8b', b'\x78\x9c', b'\x78\x01', b'\x78\xda'):
-    raise UsageError(f'{path}: compressed as a whole, so that no record can be found without '
-                     'reading all before it: decompress it (JPEGs are compressed themselves).')
 
 
 def keep_index(index: FileIndex, status: Optional[os.stat_result] = None) -> None:
@@ -192,7 +190,6 @@ class Records:
   """
 
   def __init__(self, indexes: Sequence[FileIndex]):
-    """Opens nothing yet."""
     self._paths = [index.path for index in indexes]
     self.lengths = np.concatenate([index.lengths for index in indexes] or [np.zeros(0, np.int64)])
     self._offsets = np.concatenate([index.offsets for index in indexes] or [np.zeros(0, np.int64)])
@@ -220,7 +217,6 @@ class Records:
     return [self._read(file, index) for file, index in zip(files, indices)]
 
   def _read(self, file, index):
-    """Returns a payload, or a BadRecordError."""
     length = int(self.lengths[index])
     size = _HEADER_BYTES + length + _FOOTER_BYTES
     try:

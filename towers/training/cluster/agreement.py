@@ -49,6 +49,5 @@ def find_facts(graph: Graph) -> Dict[str, str]:
 
 
 def _digest(lines):
-  """Returns the number of lines and a hash of them."""
   digest = hashlib.sha256('\n'.join(lines).encode()).hexdigest()
   return f'{len(lines)}, {digest[:8]}'

@@ -10,7 +10,6 @@ from towers.placement.devices import compiles_by_default
 from towers.placement.variables import format_device_table
 from towers.reduce.rows import RowSlots
 from towers.tower.precision import Precision
-from towers.tower.recomputing.recompute import Recomputed
 from towers.training_graph import TrainingGraph
 
 # Where 'auto' asks for nothing that differs.
@@ -36,27 +35,30 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
   lines = [
       f"TensorFlow {tf.__version__}: {_count(len(devices.names), 'tower')} on {kind}; variables: "
       f'{program.placement.kind}, {program.placement.reason}',
-      _join('data: ', data, f'{train.num_examples:,} training and {num_validation:,} validation '
-                            'examples')]
+      'data: ' + ', '.join(filter(None, [
+          data, f'{train.num_examples:,} training and {num_validation:,} validation examples']))]
   if source:
     lines.append(f'  {source}')
   lines += [
       f"input: {program.settings['input_mode']}, staging depth {staging_depth}; "
       f'{describe_batch(program.plan)}',
-      '; '.join(filter(None, [_join('model: ', name, _count(num_weights, 'weight')), update]))]
+      '; '.join(filter(None, [f"model: {name}, {_count(num_weights, 'weight')}", update]))]
   if program.precision is not None:
     lines.append(describe_precision(program.precision))
     if compiles_by_default(devices.kind, program.settings['precision']):
       lines[-1] += ', compiled by XLA'
-  if program.towers[0].recomputed is not None:
-    lines.append(describe_recomputed(program.towers[0].recomputed))
+  recomputed = program.towers[0].recomputed
+  if recomputed is not None:
+    lines.append(f'recompute: the backward pass computes {recomputed.num_segments - 1} of '
+                 f'{recomputed.num_segments} segments of the model again, '
+                 f"{_count(recomputed.num_ops, 'op')} per tower")
   if program.averages is not None:
     lines.append(f'averages of the weights: decay {program.averages.decay:g}, for validation and '
                  'export')
 
   if reduced.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
-                 f'{_names(reduced.partly_without_gradient)}')
+                 + ', '.join(variable.op.name for variable in reduced.partly_without_gradient))
   if reduced.all_reduce is not None:
     lines.append(describe_all_reduce(reduced.all_reduce))
     lines += [f'  {describe_rows(slots)}' for slots in reduced.row_slots]
@@ -75,16 +77,9 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
 def describe_precision(precision: Precision) -> str:
   """Returns the sentence about the dtype that towers compute in, and the loss scale."""
   loss_scale = precision.loss_scale
-  is_adapted = loss_scale.variable is not None
-  scale = 'adapted' if is_adapted else f'{tf.get_static_value(loss_scale.value):g}'
+  scale = ('adapted' if loss_scale.variable is not None else
+           f'{tf.get_static_value(loss_scale.value):g}')
   return f'precision: {precision.dtype.name}, on weights of float32; loss scale {scale}'
-
-
-def describe_recomputed(recomputed: Recomputed) -> str:
-  """Returns the sentence about the activations that the backward pass computes again."""
-  return (f'recompute: the backward pass computes {recomputed.num_segments - 1} of '
-          f'{recomputed.num_segments} segments of the model again, '
-          f"{_count(recomputed.num_ops, 'op')} per tower")
 
 
 def describe_all_reduce(all_reduce: AllReduce) -> str:
@@ -139,7 +134,8 @@ def describe_batch(plan: Plan) -> str:
       sentence += ' at most, whose rest goes into the first batch of the next one (carry)'
   elif plan.examples_per_epoch % plan.batch_size:
     filled = ', filled up' if plan.last_batch == 'pad' else ''
-    sentence += f' (the last of {plan.size_at(plan.steps_per_epoch - 1):,}{filled})'
+    which = 'the last' if plan.steps_per_epoch > 1 else 'its batch'
+    sentence += f' ({which} of {plan.size_at(plan.steps_per_epoch - 1):,}{filled})'
   left_out = plan.num_examples - plan.examples_per_epoch
   if left_out:
     sentence += f' ({_count(left_out, "example")} of each epoch left out)'
@@ -162,14 +158,6 @@ def describe_check(config: Any) -> str:
   others = {name: value for name, value in given.items()
             if value != compared[name] and not (value == 'auto' and name in _FREE)}
   return f'{line}; NOT compared: {_assignments(others)}' if others else line
-
-
-def _join(head, name, text):
-  return f'{head}{name}, {text}' if name else head + text
-
-
-def _names(variables):
-  return ', '.join(variable.op.name for variable in variables)
 
 
 def _assignments(settings):

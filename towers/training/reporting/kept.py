@@ -7,6 +7,8 @@ from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
 from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
 from towers.training.reporting.progress import Callback, Progress
+from towers.training.reporting.summaries import Summaries, format_settings, format_verbatim
+from towers.training.reporting.writer import Writer
 from towers.training.saving.history import History
 from towers.training.settings.config import Config
 from towers.training.settings.timetable import build_interval, parse_trace_steps
@@ -16,22 +18,21 @@ from towers.training.stepping.steps import Steps
 
 def build_callbacks(config: Config, settings: Mapping[str, Any], description: str, *, steps: Steps,
                     progress: Progress, startup: Startup,
-                    history: History) -> Tuple[List[Callback], Optional[Any]]:
-  """Returns the callbacks that keep what config asks for, and its `Summaries` or None.
+                    history: History) -> Tuple[List[Callback], Writer]:
+  """Returns the callbacks that keep what config asks for, and what else writes to its summaries.
 
   All `settings` by name and the `description` of the program are kept as text. `steps` stand behind
   those that earlier runs did, whose validations `history` has.
   """
   callbacks: List[Callback] = []
   writers: List[MetricWriter] = []
-  summaries = None
+  summaries: Optional[Summaries] = None
   if config.trace_steps:
     first, last = parse_trace_steps(config.trace_steps)
     callbacks.append(load_annex('--trace_steps')(
         config.trace_file, steps, first=first, last=last, first_step=steps.step,
         warn=progress.write))
   if config.summary_dir:
-    from towers.training.reporting.summaries import Summaries, format_settings, format_verbatim
     summaries = Summaries(
         config.summary_dir, first_step=steps.step, graph=tf.get_default_graph(),
         warn=progress.write, texts=dict(
@@ -46,7 +47,7 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
         read_seconds=lambda: dict(startup.seconds, **progress.seconds())))
   if writers:
     every = build_interval('summary_every', config.summary_every, steps.plan)
-    callbacks.append(MetricSamples(steps, plan=steps.plan, every=every, first_step=steps.step,
-                                   metric_writers=writers, has_validated=history.has_validated))
+    callbacks.append(MetricSamples(steps, every=every, metric_writers=writers,
+                                   has_validated=history.has_validated))
     callbacks.extend(writers)
-  return callbacks, summaries
+  return callbacks, Writer(summaries, lambda: steps.step)

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Te
 
 from towers.base.output import is_notebook, write
 from towers.input.plan import Plan
-from towers.training.stepping.training_metrics import TrainingMetrics
+from towers.training.stepping.steps import Steps
 from towers.training.stepping.validation_pass import format_means
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
@@ -93,31 +93,26 @@ class Progress:
     longest_pause: seconds of the longest validation or checkpoint.
   """
 
-  def __init__(self, *, total_steps: int, first_step: int, plan: Plan,
-               learning_rate: Callable[[], float], on_first_step: Callable[[], None] = lambda: None,
-               input_wait_seconds: Callable[[], float] = lambda: 0.0,
-               metrics: Optional[TrainingMetrics] = None,
+  def __init__(self, steps: Steps, *, total_steps: int,
+               on_first_step: Callable[[], None] = lambda: None,
                stream: Optional[TextIO] = None,
                clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
-               is_quiet: bool = False):
-    """Prepares to show a run of `total_steps`, of which earlier runs did `first_step`.
+               is_quiet: bool = False, is_chief: bool = True):
+    """Prepares to show a run of `total_steps`, of which some may be done.
 
     Args:
-      learning_rate, input_wait_seconds: read the rate, and how long all steps waited for input.
+      steps: that it shows, with their rate, metrics and input wait.
       on_first_step: called after the first step, before anything is shown.
-      metrics: of the training steps, whose means since the last line it shows; or None.
       stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
       clock, columns: stand in for the time and the terminal's width in tests.
       is_quiet: writes neither bar nor lines, only validations and warnings.
+      is_chief: writes validations, which all workers measure together.
     """
+    self._steps, self._metrics, self._plan = steps, steps.metrics, steps.plan
+    self._metrics_mark = self._metrics.mark()
     self._total_steps = total_steps
-    self._total_epochs = plan.position(total_steps - 1)[0] + 1
-    self._plan = plan
-    self._learning_rate = learning_rate
+    self._total_epochs = self._plan.position(total_steps - 1)[0] + 1
     self._on_first_step = on_first_step
-    self._input_wait_seconds = input_wait_seconds
-    self._metrics = metrics
-    self._metrics_mark = metrics and metrics.mark()
     self.callbacks: List[Callback] = []
     self._stream = stream or sys.stdout
     self._is_cell = is_notebook(self._stream)
@@ -125,7 +120,7 @@ class Progress:
         self._is_cell or getattr(self._stream, 'isatty', bool)())
     self._clock = clock
     self._columns = columns or (_COLUMNS_OF_A_CELL if self._is_cell else None)
-    self._is_quiet = is_quiet
+    self._is_quiet, self._is_chief = is_quiet, is_chief
     is_unicode = 'utf' in (getattr(self._stream, 'encoding', None) or '').lower()
     self._bar_characters = ('━', '─') if is_unicode else ('#', '-')
     self._drawn = ''
@@ -135,7 +130,7 @@ class Progress:
 
     self.first_step_at: Optional[float] = None
     # Of the last step, the last one that is not timed, and the last line.
-    self._pace = self._began = self._shown = Pace(first_step, 0.0, 0.0)
+    self._pace = self._began = self._shown = Pace(steps.step, 0.0, 0.0)
     self._mark = 0.0  # The end of the last step or pause, from which training time counts.
     self._paused_seconds = self.longest_pause = 0.0
 
@@ -148,7 +143,8 @@ class Progress:
       self._on_first_step()
       self._begin(step)
     else:
-      self._pace = Pace(step, self._pace.seconds + now - self._mark, self._input_wait_seconds())
+      self._pace = Pace(step, self._pace.seconds + now - self._mark,
+                        self._metrics.input_wait_seconds)
     self._mark = now
     for callback in self.callbacks:
       callback.step(step=step, loss=loss, train_seconds=self._pace.seconds)
@@ -162,7 +158,8 @@ class Progress:
 
   def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
     """Writes the means over the validation split, for the weights after `step` updates."""
-    self.write(f'validation after step {step:,}: {format_means(metrics, examples)}')
+    if self._is_chief:
+      self.write(f'validation after step {step:,}: {format_means(metrics, examples)}')
     for callback in self.callbacks:
       callback.validation(step=step, metrics=metrics)
 
@@ -174,25 +171,25 @@ class Progress:
     with self._lock:
       clear = self._erase() if self._drawn else ''
       self._drawn = ''
-      self._put(clear + text + '\n')
+      write(clear + text + '\n', self._stream)
 
   def close(self) -> None:
     """Ends the bar's line, so that whatever is printed next starts a new one."""
     with self._lock:
       if self._drawn:
         self._drawn = ''
-        self._put('\n')
+        write('\n', self._stream)
 
   def rewind(self, step: int) -> None:
     """Continues from an earlier step, and measures speed and metrics anew."""
-    self._metrics_mark = self._metrics and self._metrics.mark()
+    self._metrics_mark = self._metrics.mark()
     self._begin(step)
     for callback in self.callbacks:
       callback.rewind(step)
 
   def _begin(self, step):
     """Lets the speed count from a step on."""
-    self._pace = self._began = self._shown = Pace(step, 0.0, self._input_wait_seconds())
+    self._pace = self._began = self._shown = Pace(step, 0.0, self._metrics.input_wait_seconds)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -232,7 +229,7 @@ class Progress:
       with self._lock:
         clear, is_last = self._erase(), self._pace.step == self._total_steps
         self._drawn = '' if is_last else line
-        self._put(clear + line + ('\n' if is_last else ''))
+        write(clear + line + ('\n' if is_last else ''), self._stream)
     else:
       epoch, count = facts.pop('epoch'), facts.pop('step')
       self.write(f"{time.strftime('%H:%M:%S')} {count}, {epoch}: {', '.join(facts.values())}")
@@ -246,13 +243,12 @@ class Progress:
     facts = {'epoch': f'epoch {self._plan.position(step - 1)[0] + 1}/{self._total_epochs}',
              'step': f'step {step:,}/{self._total_steps:,}',
              'loss': f'loss {loss:.4f}'}
-    if self._metrics is not None:
-      means = self._metrics.since(self._metrics_mark)
-      self._metrics_mark = self._metrics.mark()
-      if len(means) > 1:
-        facts['metrics'] = ', '.join(f'{name} {mean:.4f}' for name, mean in means.items()
-                                     if name != 'loss')
-    rate = self._learning_rate()
+    means = self._metrics.since(self._metrics_mark)
+    self._metrics_mark = self._metrics.mark()
+    if len(means) > 1:
+      facts['metrics'] = ', '.join(f'{name} {mean:.4f}' for name, mean in means.items()
+                                   if name != 'loss')
+    rate = self._steps.learning_rate()
     if not math.isnan(rate):  # Some optimizers hide theirs.
       facts['rate'] = f'rate {rate:.3g}'
     speed = self._pace.speed_since(self._shown, self._plan)
@@ -283,9 +279,6 @@ class Progress:
       if left_out and len(line) <= columns:
         break
     return line[:columns]
-
-  def _put(self, text):
-    write(text, self._stream)
 
 
 def format_seconds(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """The result of a run: as `--result_file` holds it, a line to read, and what may help its input."""
 
 import json
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping
 
 import numpy as np
 
@@ -69,20 +69,21 @@ def format_result(result: Dict[str, Any], seconds: float) -> str:
   return ', '.join(parts)
 
 
-def advise(waited: float, *, input_threads: Optional[int] = None, staging_depth: int = 1,
-           is_image_folder: bool = False, needs_threads: bool = True) -> str:
+def advise(waited: float, settings: Mapping[str, Any], program: Any) -> str:
   """Returns what may help towers that waited for a share of their time, or '' if they hardly did.
 
-  `needs_threads` says whether the input does, see `towers.Inputs`; the rest are settings.
+  `settings` are those of the run and its program.
   """
   if waited < _ADVISE_FROM:
     return ''
-  cores = count_cores()
-  threads = input_threads or cores
+  cores, examples = count_cores(), program.train_examples
+  threads = settings['input_threads'] or cores
   ways = []
-  if staging_depth == 0:
+  if settings['staging_depth'] == 0:
     ways.append('staging_depth=1 makes the next batch while the towers compute')
-  if not needs_threads:
+  if examples.augmentations and examples.read and examples.arrays and not examples.unequal:
+    ways.append('of_batches=True of towers.augmented, whose function then changes whole batches')
+  if not program.feed.inputs.needs_threads:
     ways.append('a larger batch_size, since taking rows out of arrays is slow beside such short '
                 'steps')
   elif threads < cores:
@@ -90,7 +91,7 @@ def advise(waited: float, *, input_threads: Optional[int] = None, staging_depth:
   else:
     ways.append(f'all {cores} cores decode already: input_threads={2 * threads} helps only if '
                 'disks are slow, otherwise more cores or smaller images do')
-  if is_image_folder:
+  if settings.get('data') == 'images':
     ways.append('python -m towers.data.convert makes few large files of many small ones')
   ways.append('--input_only measures the input alone, in every mode')
   return f"the towers waited for input {waited:.0%} of the time. What may help: {'; '.join(ways)}."

@@ -25,7 +25,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.data.formats.tfrecord import write_record
-from towers.training.reporting.metric_samples import MetricWriter, Sample
+from towers.training.reporting.metric_samples import MetricWriter
 
 # From this version of the format on, TensorBoard heeds SessionLog.START.
 _FILE_VERSION = 'brain.Event:2'
@@ -54,11 +54,12 @@ class Summaries(MetricWriter):
       self._write_values(first_step, text_value(tag, text))
     self._write(tf.Event(graph_def=graph.as_graph_def(add_shapes=True).SerializeToString()))
 
-  def sample(self, sample: Sample, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
+  def sample(self, step: int, values: Dict[str, Optional[float]], metrics: Dict[str, float],
+             summaries: Sequence[bytes]) -> None:
     """Writes a point of every training curve, and the model's summaries without a tower's name."""
-    self._write_scalars(sample.step, 'train', dict(metrics, **sample._asdict()))
+    self._write_scalars(step, 'train', {**metrics, **values})
     for text in summaries:
-      self.add(sample.step, tf.Summary.FromString(text))
+      self.add(step, tf.Summary.FromString(text))
 
   def add(self, step: int, summary: Any) -> None:
     """Writes a `tf.Summary` under its own tags; a tag that begins with a tower's scope loses it."""
@@ -81,8 +82,7 @@ class Summaries(MetricWriter):
 
   def _write_scalars(self, step, group, values):
     self._write_values(step, *[tf.Summary.Value(tag=f'{group}/{name}', simple_value=value)
-                               for name, value in values.items()
-                               if name != 'step' and value is not None])
+                               for name, value in values.items() if value is not None])
 
   def _write_values(self, step, *values):
     self._write(tf.Event(step=step, summary=tf.Summary(value=values)))

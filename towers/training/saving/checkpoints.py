@@ -15,8 +15,9 @@ tensor and its checksum, and takes the newest checkpoint that is whole.
 
 import concurrent.futures
 import contextlib
+import functools
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -49,9 +50,15 @@ from towers.warm_start.matching import Names
 
 
 class Snapshot(NamedTuple):
-  """The values of all variables after some updates."""
+  """The values of all variables after some updates, by name."""
   step: int
-  values: List[np.ndarray]
+  values: Mapping[str, np.ndarray]
+
+
+def take_snapshot(session: Any) -> Snapshot:
+  """Returns the values of all variables of the default graph, between two steps."""
+  values = session.run({variable.op.name: variable for variable in tf.global_variables()})
+  return Snapshot(int(values[get_global_step().op.name]), values)
 
 
 class Checkpoints:
@@ -97,8 +104,8 @@ class Checkpoints:
     self._stop_on_full_disk = stop_on_full_disk
     self.warn = warn
     self._variables = tf.global_variables()
-    self._global_step = get_global_step()
-    self._data, self._averages, self._names, self._new = data, averages, names, new
+    self._data = data
+    self._restore = functools.partial(restore, averages=averages, names=names, new=new, data=data)
     self._writer: Optional[Writer] = None
     self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
     self._writing: Optional[concurrent.futures.Future] = None
@@ -124,8 +131,7 @@ class Checkpoints:
     reasons: List[str] = []
     for path in [chosen] if chosen else find_checkpoints(self.folder):
       try:
-        notice = restore(session, path, averages=self._averages, names=self._names,
-                         new=self._new, data=self._data)
+        notice = self._restore(session, path)
       except UsageError:
         raise
       except Exception as error:  # A damaged file makes TensorFlow raise anything.
@@ -135,7 +141,7 @@ class Checkpoints:
         self.warn(f'WARNING: {reason}. The run resumes from the one before it.')
       if notice:
         self.warn(notice)
-      step = int(session.run(self._global_step))
+      step = int(session.run(get_global_step()))
       self._saved_step = step
       self._compare_input(session, path, step)
       return path
@@ -146,12 +152,12 @@ class Checkpoints:
 
   def take(self, session: Any) -> Snapshot:
     """Returns the values of all variables, between two steps."""
-    inputs = self._inputs
-    counters = [self._global_step] + ([get_examples_seen()] if inputs else [])
-    (step, *seen), values = session.run([counters, self._variables])
-    if inputs and inputs.plan.resumed_at(int(step), int(seen[0])).offset:
-      self._constants[CARRY_TENSOR] = np.array(True)
-    return Snapshot(int(step), values)
+    snapshot = take_snapshot(session)
+    if self._inputs is not None:
+      seen = int(snapshot.values[get_examples_seen().op.name])
+      if self._inputs.plan.resumed_at(snapshot.step, seen).offset:
+        self._constants[CARRY_TENSOR] = np.array(True)
+    return snapshot
 
   def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
     """Writes a snapshot, and the history, in the background, once the one before it is written."""
@@ -210,7 +216,7 @@ class Checkpoints:
     try:
       self._writer = self._writer or Writer(self._variables, self._constants)
       with folder_aside(self.folder) as aside:
-        self._writer.write(os.path.join(aside, PREFIX), snapshot.values)
+        self._writer.write(os.path.join(aside, PREFIX), list(snapshot.values.values()))
         if notes is not None:
           write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
         path = path_of(self.folder, snapshot.step)
@@ -262,35 +268,3 @@ class Checkpoints:
       if (name.startswith(PREFIX) and name.endswith(DATA) and
           not os.path.exists(path[:-len(DATA)] + INDEX)):
         self.warn(f'WARNING: {path} has no index, and cannot be used')
-
-
-class ChiefsCheckpoints:
-  """Stands in for `Checkpoints` on workers other than the chief, which saves and compares plans."""
-
-  folder = None
-  error = reason = ''
-  warn: Callable[[str], None]
-  _saved_step: Optional[int] = None
-
-  def restore(self, session: Any, chosen: Optional[str] = None) -> str:
-    """Leaves it to the chief, which broadcasts the values."""
-    del session, chosen
-    return "the chief's checkpoint"
-
-  def take(self, session: Any) -> Snapshot:
-    """Returns a snapshot of the step without values."""
-    return Snapshot(int(session.run(get_global_step())), [])
-
-  def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
-    """Notes which step the chief saves."""
-    del history
-    self._saved_step = snapshot.step
-
-  def has_saved(self, step: int) -> bool:
-    """Whether `step` is the newest that the chief has saved."""
-    return step == self._saved_step
-
-  def wait(self) -> None:
-    """Returns at once, since nothing is being written here."""
-
-  close = wait

@@ -85,12 +85,10 @@ class History:
   @property
   def has_stopped(self) -> bool:
     """Whether the last `patience` validations brought no new best."""
-    if self._patience is None or not self._validations:
-      return False
     best = self.best_first()
     since = [validation for validation in self._validations
              if not best or validation['step'] > best[0]]
-    return len(since) >= self._patience
+    return self._patience is not None and len(since) >= self._patience
 
   def describe_best(self) -> str:
     """Returns the best validation in words, or ''."""

@@ -191,10 +191,8 @@ def _shorten(names, others) -> List[str]:
 
 
 def _fits(saved, expected) -> bool:
-  shape, other = tf.TensorShape(saved[0]), tf.TensorShape(expected[0])
-  return shape.is_compatible_with(other) and saved[1] == expected[1]
+  return saved.shape.is_compatible_with(expected.shape) and saved.dtype == expected.dtype
 
 
 def _show(shape):
-  shape = tf.TensorShape(shape)
   return 'of any shape' if shape.dims is None else str(shape.as_list())

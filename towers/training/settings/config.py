@@ -7,9 +7,9 @@ from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 from towers.placement.cluster import Cluster
 from towers.settings import SETTINGS
-from towers.training.settings import timetable
 from towers.training.settings.checks import check_config
 
+_DEFAULT_EPOCHS = 5.0
 # Peak learning rates of optimizers with others than most.
 _PEAKS = {'adam': 0.001, 'adamw': 0.001, 'lamb': 0.001, 'rmsprop': 0.01, 'lars': 1.0}
 _Values: Any = dataclasses.make_dataclass('_Values', [
@@ -49,8 +49,10 @@ class Config(_Values):
                 intra_threads=self.intra_threads)
 
   def count_steps(self, plan: Plan) -> int:
-    """Returns the weight updates of the whole run."""
-    return timetable.count_steps(plan, epochs=self.epochs, steps=self.steps)
+    """Returns the weight updates of the whole run, at least 1."""
+    if self.steps is not None:
+      return self.steps
+    return plan.steps_in(_DEFAULT_EPOCHS if self.epochs is None else self.epochs)
 
   @property
   def keeps_curves(self) -> bool:

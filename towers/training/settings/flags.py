@@ -14,14 +14,13 @@ from towers.base.installed import __version__, find_distributions, find_tensorfl
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import AUTO
-from towers.setting import WANTED, Count, Function, Path, Text
+from towers.setting import WANTED, Count
 from towers.settings import GROUPS, SETTINGS, find_meant
 from towers.training.settings.config import Config
 
 _DEFINE: Dict[type, Callable[..., Any]] = {
-    int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
-    bool: flags.DEFINE_boolean, list: flags.DEFINE_list, Path: flags.DEFINE_string,
-    Text: flags.DEFINE_string, Count: flags.DEFINE_string, Function: flags.DEFINE_string
+    int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean,
+    list: flags.DEFINE_list,
 }
 # Columns of a flag's name and choices in the help; longer choices move into its text.
 _LEFT = 53
@@ -65,7 +64,8 @@ def parse_flags(arguments: Sequence[str],
     flags.DEFINE_boolean(name, False, text, flag_values=values, allow_hide_cpp=True)
   for setting in SETTINGS.values():
     default = str(setting.default) if setting.kind is Count else setting.default
-    _DEFINE[setting.kind](setting.name, default, setting.help, flag_values=values)
+    define = _DEFINE.get(setting.kind, flags.DEFINE_string)
+    define(setting.name, default, setting.help, flag_values=values)
   try:
     left = values(list(arguments), known_only=others is not None)[1:]
     if others is not None:

@@ -27,21 +27,18 @@ def build_learning_rate(config: Any, plan: Plan, examples_seen: Any) -> Union[fl
     seen = tf.cast(examples_seen.read_value(), tf.float64)
     epochs = seen / plan.examples_per_epoch
 
-    if schedule == 'piecewise':
-      reached = epochs >= tf.constant(config.decay_epochs, tf.float64)
-      falls = tf.reduce_sum(tf.cast(reached, tf.float64))
-      factor = tf.pow(tf.constant(config.decay_rate, tf.float64), falls)
-    elif schedule == 'exponential':
-      factor = tf.pow(tf.constant(config.decay_rate, tf.float64), epochs / config.decay_epochs[0])
-    elif schedule == 'cosine':
+    if schedule == 'cosine':
       total_examples = plan.examples_before(config.count_steps(plan))
       factor = 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(seen / total_examples, 1.0)))
-    else:
-      factor = tf.ones([], tf.float64)
-
-    if schedule == 'cosine':
       rate = minimum + (peak - minimum) * factor
     else:
+      falls = tf.zeros([], tf.float64)
+      if schedule == 'piecewise':
+        reached = epochs >= tf.constant(config.decay_epochs, tf.float64)
+        falls = tf.reduce_sum(tf.cast(reached, tf.float64))
+      elif schedule == 'exponential':
+        falls = epochs / config.decay_epochs[0]
+      factor = tf.pow(tf.constant(config.decay_rate, tf.float64), falls)
       rate = tf.maximum(peak * factor, minimum)
     if warmup_epochs:
       rate *= tf.minimum(epochs / warmup_epochs, 1.0)

@@ -40,20 +40,18 @@ def _check_file(name, path):
 
 
 def _check_folder(name, path):
-  try:
-    os.makedirs(path, exist_ok=True)
-    reason = _try_folder(path)
-  except OSError as error:
-    reason = error.strerror or str(error)
+  reason = _try_folder(path, makes=True)
   if reason and not (name == 'checkpoint_dir' and is_about_room(reason)):
     raise UsageError(f'{name}={path} cannot be made or written to: {reason}. {_choose(reason)} a '
                      'folder that can be.')
 
 
-def _try_folder(folder):
+def _try_folder(folder, makes=False):
   """Sweeps a folder, writes a file to it and removes that; returns why it cannot, or ''."""
-  sweep(folder)
   try:
+    if makes:
+      os.makedirs(folder, exist_ok=True)
+    sweep(folder)
     with file_aside(folder) as (_, file):
       file.write(bytes(_PROBE_BYTES))
       file.flush()

@@ -6,12 +6,11 @@ Users count in steps, epochs or seconds. The schedule of the learning rate is in
 import math
 import re
 from fractions import Fraction
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple, Optional, Tuple, Union
 
 from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 
-_DEFAULT_EPOCHS = 5.0
 # No trace viewer opens many more.
 _MOST_TRACED = 100
 
@@ -57,14 +56,6 @@ class Timetable(NamedTuple):
   on_nan: str = 'stop'
 
 
-def count_steps(plan: Plan, *, epochs: Optional[float] = None,
-                steps: Optional[int] = None) -> int:
-  """Returns a run's weight updates, at least 1: `steps`, or else `epochs`, which are 5 if None."""
-  if steps is not None:
-    return steps
-  return plan.steps_in(_DEFAULT_EPOCHS if epochs is None else epochs)
-
-
 def parse_interval(name: str, text: str) -> Tuple[float, str]:
   """Returns (2.0, 'epochs') from '2epochs'; a number alone counts steps; else a UsageError."""
   match = re.match(r'([0-9]{1,15}(?:\.[0-9]{1,15})?) ?(?:(step|epoch|second)s?)?\Z', text)
@@ -101,16 +92,13 @@ def parse_trace_steps(text: str) -> Tuple[int, int]:
   return first, last
 
 
-def build_timetable(plan: Plan, *, epochs: Optional[float] = None, steps: Optional[int] = None,
-                    validate_every: str = '1epoch', checkpoint_every: str = '1epoch',
-                    on_nan: str = 'stop') -> Timetable:
-  """Returns the timetable of a run over the training split; see `towers.train` for its settings."""
-  total_steps = count_steps(plan, epochs=epochs, steps=steps)
-  count, unit = parse_interval('checkpoint_every', checkpoint_every)
-  if unit == 'seconds':
-    save_every, save_seconds = Interval(total_steps), count
-  else:
-    save_every, save_seconds = build_interval('checkpoint_every', checkpoint_every, plan), None
-  return Timetable(total_steps=total_steps,
-                   validate_every=build_interval('validate_every', validate_every, plan),
-                   save_every=save_every, save_seconds=save_seconds, on_nan=on_nan)
+def build_timetable(config: Any, plan: Plan) -> Timetable:
+  """Returns the timetable of the run of a `Config` over the training split."""
+  timetable = Timetable(
+      config.count_steps(plan), on_nan=config.on_nan,
+      validate_every=build_interval('validate_every', config.validate_every, plan),
+      save_every=build_interval('checkpoint_every', config.checkpoint_every, plan))
+  count, unit = parse_interval('checkpoint_every', config.checkpoint_every)
+  if unit != 'seconds':
+    return timetable
+  return timetable._replace(save_every=Interval(timetable.total_steps), save_seconds=count)

@@ -31,7 +31,6 @@ class BatchFinder:
   """Finds which batches a run takes; it remembers what it has found for the same fetches."""
 
   def __init__(self, program: TrainingGraph):
-    """Begins without any fetches."""
     self._program = program
     self._found: Dict[Tuple[str, ...], BatchesTaken] = {}
 

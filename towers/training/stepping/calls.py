@@ -9,9 +9,6 @@ from tensorflow_v1 import Call
 from towers.training_graph import TrainingGraph
 from towers.whole import flatten_rows
 
-# From the fetches of a run to the function that runs them.
-Make = Callable[[List[Any]], Callable[[], Any]]
-
 
 class Update(NamedTuple):
   """What a measured step returns besides its loss.
@@ -35,12 +32,12 @@ class Calls:
     num_measured: of a run that measures a validation batch.
     plain: the runs by name: 'train', with accumulation 'accumulate' for each micro-batch before,
       with a validation tower 'measure_and_train'.
+    chosen: the same of the next steps, which may be measured or run in another way.
     measure: takes a validation batch without training; None without validation.
     update: of the last measured step, or None.
   """
 
   def __init__(self, session: Any, program: TrainingGraph):
-    """Prepares them; nothing runs yet."""
     self._session, self._program = session, program
     self.update: Optional[Update] = None
     gradients, validation = program.gradients, program.validation
@@ -67,23 +64,35 @@ class Calls:
         self.measure = lambda: switched(True)
     self.plain: Dict[str, Any] = {
         name: Call(session, fetches) for name, fetches in self.fetches.items()}
+    self.chosen = self.plain
     self._measured: Dict[str, Callable[[], Any]] = {}
+    self._is_measured = False
+    self._run_instead: Optional[Callable[[List[Any]], Any]] = None
 
-  def choose(self, is_measured: bool,
-             run: Optional[Callable[[List[Any]], Any]]) -> Dict[str, Callable[[], Any]]:
-    """Returns the runs of the next steps, by name; see `Steps.measure` and `Steps.run_by`."""
+  def measure_update(self, is_measured: bool) -> None:
+    """Sets whether the next steps also compute `update`; the program must have a gradient norm."""
+    self._is_measured = is_measured
+    self._choose()
+
+  def run_by(self, run: Optional[Callable[[List[Any]], Any]]) -> None:
+    """Runs the next steps' fetches by `run(fetches)` in place of `session.run`; None undoes it."""
+    self._run_instead = run
+    self._choose()
+
+  def _choose(self):
+    run = self._run_instead
     if run is not None:
-      return self._make(lambda fetches: lambda: run(fetches), is_measured)
-    if not is_measured:
-      return self.plain
-    # Kept, since the session takes some time to prepare another set of fetches.
-    self._measured = self._measured or self._make(
-        lambda fetches: Call(self._session, fetches), True)
-    return self._measured
+      self.chosen = self._make(lambda fetches: lambda: run(fetches))
+    elif self._is_measured:
+      # Kept, since the session takes some time to prepare another set of fetches.
+      self._measured = self._measured or self._make(lambda fetches: Call(self._session, fetches))
+      self.chosen = self._measured
+    else:
+      self.chosen = self.plain
 
-  def _make(self, make: Make, is_measured: bool) -> Dict[str, Callable[[], Any]]:
-    return {name: self._with_update(make, fetches) if is_measured and name != 'accumulate' else
-            make(fetches) for name, fetches in self.fetches.items()}
+  def _make(self, make):
+    return {name: self._with_update(make, fetches) if self._is_measured and name != 'accumulate'
+            else make(fetches) for name, fetches in self.fetches.items()}
 
   def _with_update(self, make, fetches):
     program, rate = self._program, self._program.learning_rate

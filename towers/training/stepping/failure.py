@@ -9,7 +9,9 @@
 """
 
 import re
-from typing import Any, List, Optional, Union
+from typing import Any, Optional, Union
+
+import numpy as np
 
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -44,34 +46,31 @@ def explain(error: Exception, steps: Steps) -> Union[RunError, UsageError]:
   if is_out_of_memory(error):
     return _explain_memory(error, text, when, steps)
   cause = find_reason(error)
-  for node in NODE.findall(text):
-    feed = find_feed(node, program)
-    if feed and _UNEQUAL.search(cause):
-      return RunError(f'{feed} failed {when}: {cause}. Examples of unequal sizes are padded by '
-                      "towers.padded(examples, pad_to='batch').")
-    if feed:
-      return RunError(f'{feed} failed {when}: {cause}. Checkpoints from before are whole: correct '
-                      'the data, and start the run again to resume from there.')
-  for node in NODE.findall(text):
-    tower = re.match(r'tower_(\d+)/', node)
-    label = _LABEL.search(cause)
-    if tower and label:
-      return UsageError(f'Tower {tower[1]} got the label {label[1]}, and its model knows those in '
-                        f'{label[2]}: correct the labels, or give the model more classes.')
-    if tower:
-      return RunError(f'Tower {tower[1]} failed {when}, in the op {node}: {cause}')
+  nodes = NODE.findall(text)
+  feed = next(filter(None, (find_feed(node, program) for node in nodes)), None)
+  if feed:
+    fix = ("Examples of unequal sizes are padded by towers.padded(examples, pad_to='batch')."
+           if _UNEQUAL.search(cause) else
+           'Checkpoints from before are whole: correct the data, and start the run again to resume '
+           'from there.')
+    return RunError(f'{feed} failed {when}: {cause}. {fix}')
+  tower = next(filter(None, (re.match(r'tower_(\d+)/.*', node) for node in nodes)), None)
+  label = _LABEL.search(cause)
+  if tower and label:
+    return UsageError(f'Tower {tower[1]} got the label {label[1]}, and its model knows those in '
+                      f'{label[2]}: correct the labels, or give the model more classes.')
+  if tower:
+    return RunError(f'Tower {tower[1]} failed {when}, in the op {tower[0]}: {cause}')
   return RunError(f'The run failed {when}: {cause}')
 
 
 def find_feed(node: str, program: TrainingGraph) -> Optional[str]:
   """Returns in words whose input the op `node` is: split and towers; None for other ops."""
   try:
-    op = program.gradients.loss.graph.get_operation_by_name(node)
+    op = program.graph.get_operation_by_name(node)
   except (KeyError, ValueError):
     return None
-  if op.type not in GET_NEXTS:
-    return None
-  for feed in [program.feed] + ([program.validation.feed] if program.validation else []):
+  for feed in program.feeds if op.type in GET_NEXTS else ():
     if f'next_{feed.inputs.name}' in node:
       return f'The input of {describe_towers(feed, op)} (split {feed.inputs.name})'
   return None
@@ -79,12 +78,9 @@ def find_feed(node: str, program: TrainingGraph) -> Optional[str]:
 
 def describe_towers(feed: Any, op: Any) -> str:
   """Returns in words which towers a get_next op feeds: one in mode `shard`, otherwise all."""
-  handles: List[Any] = []
-  for other in op.graph.get_operations():
-    if other.type in GET_NEXTS and f'next_{feed.inputs.name}' in other.name:
-      handle = _origin(other.inputs[0])
-      if handle not in handles:
-        handles.append(handle)
+  handles = list(dict.fromkeys(
+      _origin(other.inputs[0]) for other in op.graph.get_operations()
+      if other.type in GET_NEXTS and f'next_{feed.inputs.name}' in other.name))
   count = len(feed.devices)
   if len(handles) == count and count > 1:
     return f'tower {handles.index(_origin(op.inputs[0]))}'
@@ -104,9 +100,8 @@ def _explain_memory(error, text, when, steps):
   match = _NO_ROOM.search(text)
   if match:
     shape, dtype, device = match.groups()
-    num_bytes = _BYTES.get(dtype, 4)
-    for size in filter(None, shape.split(',')):
-      num_bytes *= int(size)
+    sizes = [int(size) for size in shape.split(',') if size]
+    num_bytes = _BYTES.get(dtype, 4) * int(np.prod(sizes))
     where = (f"{device.replace('device:', '')} has no room for a tensor of shape "
              f"[{shape.replace(',', ', ')}], {dtype}, {format_bytes(num_bytes)}")
   else:

@@ -40,9 +40,7 @@ def has_changed_nothing(error: Exception, steps: Steps) -> bool:
   False where that cannot be shown: the op that failed is in no tower, or behind the first write.
   """
   program = steps.program
-  if steps.activity == 'warm-up':
-    return True
-  if steps.activity == 'validation' and program.averages is None:
+  if steps.activity == 'warm-up' or steps.activity == 'validation' and program.averages is None:
     return True
   if program.averages is not None and steps.session.run(program.averages.is_exchanged):
     return False

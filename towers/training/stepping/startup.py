@@ -1,6 +1,6 @@
 """Start-up: the phases before the first step, timed and shown, since a deep net takes a while.
 
-  building the graph … 15 s, 31,000 ops so far             during a long phase
+  building the graph (31,000 ops so far) … 15 s            during a long phase
   ready in 21.3 s: packages and files 2.0, graph 12.2 (2 towers of 10,602 ops), variables 3.0, first
   step 4.1
 
@@ -45,7 +45,6 @@ class Startup:
     self.started = self._phase_started = started
     self._name = 'packages and files'
     self._doing: Union[str, Callable[[], str]] = ''
-    self._count_ops: Optional[Callable[[], int]] = None
     self._stream = stream
     self._beat_seconds = beat_seconds
     self._end = end
@@ -66,18 +65,16 @@ class Startup:
     self._is_over.set()
     self._thread.join()
 
-  def begin(self, name: str, doing: Union[str, Callable[[], str]], *,
-            count_ops: Optional[Callable[[], int]] = None) -> None:
+  def begin(self, name: str, doing: Union[str, Callable[[], str]]) -> None:
     """Ends the phase before and begins the next one.
 
     Args:
       name: what the last line calls it.
       doing: what the lines in between say, as 'building the graph'; or a function that returns it.
-      count_ops: returns the ops so far, if they measure the progress.
     """
     with self._lock:
       self._end_phase()
-      self._name, self._doing, self._count_ops = name, doing, count_ops
+      self._name, self._doing = name, doing
 
   def limit(self, seconds: Optional[float]) -> None:
     """Gives the rest of the start a time from now on; None takes the limit away."""
@@ -116,7 +113,8 @@ class Startup:
       for name, seconds in self.seconds.items():
         note = f' ({self._notes[name]})' if name in self._notes else ''
         phases.append(f'{name} {seconds:.1f}{note}')
-      self._write(f"ready in {time.monotonic() - self.started:.1f} s: {', '.join(phases)}")
+      write_line(f"ready in {time.monotonic() - self.started:.1f} s: {', '.join(phases)}",
+                 self._stream)
 
   def _end_phase(self):
     now = time.monotonic()
@@ -142,8 +140,4 @@ class Startup:
           self._end(idleness, RunError.exit_code)
           return
         if doing and now - self._phase_started >= self._beat_seconds:
-          so_far = '' if self._count_ops is None else f', {self._count_ops():,} ops so far'
-          self._write(f'{doing} … {now - self._phase_started:.0f} s{so_far}')
-
-  def _write(self, line):
-    write_line(line, self._stream)
+          write_line(f'{doing} … {now - self._phase_started:.0f} s', self._stream)

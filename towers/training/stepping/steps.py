@@ -12,7 +12,7 @@ Three callables cover a run. Each takes batches out of the staging areas and put
 import contextlib
 import functools
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, ContextManager, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Optional, Tuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from towers.placement.counters import get_examples_seen, get_global_step
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import Snapshot
 from towers.training.settings.learning_rate import get_rate_factor
-from towers.training.stepping.calls import Calls, Update
+from towers.training.stepping.calls import Calls
 from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import ValidationPass
@@ -51,6 +51,7 @@ class Steps:
     activity: what the program is doing, in words.
     has_other_workers: whether other workers take every step as well.
     agree: see `Votes.agree`.
+    calls: the runs of the session that a step consists of.
     metrics: of the training steps, and how long they waited for input.
     training_moved, validation_moved: whether a run of other fetches has taken batches that steps
       or validation are still to have.
@@ -59,7 +60,6 @@ class Steps:
   """
 
   def __init__(self, session: Any, program: TrainingGraph):
-    """Prepares the callables; nothing runs yet."""
     self.step = 0
     self.plan = program.plan
     self.runs = 0
@@ -71,19 +71,13 @@ class Steps:
     self.session = session
     self.program = program
     self._validation = program.validation
-    votes = program.gradients.votes
-    self.has_other_workers = votes is not None
-    self._votes = Votes(session, votes)
+    self.has_other_workers = program.gradients.votes is not None
+    self._votes = Votes(session, program.gradients.votes)
     self.agree = self._votes.agree
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
 
-    self._accumulates = program.gradients.add_op is not None
-    self._made = Calls(session, program)
-    self._num_fetches = self._made.num_fetches
-    self._calls = self._made.plain
-    self._is_measured = False
-    self._run_instead: Optional[Callable[[List[Any]], Any]] = None
+    self.calls = Calls(session, program)
 
   @property
   def can_validate(self) -> bool:
@@ -97,26 +91,23 @@ class Steps:
 
   def start_variables(self) -> None:
     """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
+    towers, all_reduce = self.program.gradients.towers, self.program.gradients.all_reduce
     others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
     variables = Call(self.session, [tf.global_variables_initializer(), others],
-                     by_caller=len(self.program.gradients.towers) > _FEW_TOWERS)
+                     by_caller=len(towers) > _FEW_TOWERS)
     # With all ops built, since 1.14 places the whole graph again when it has grown.
-    self._meet_towers()
+    if all_reduce is not None and all_reduce.num_workers == 1:
+      # Those of several workers meet in a step; `peers` ends workers whose partner fails.
+      self.session.run(meet_towers([tower.device for tower in towers], all_reduce.kind))
     variables.prepare()
     # TensorFlow frees Python for other threads while it runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:
       started = thread.submit(variables)
-      calls = self._made.plain
+      calls = self.calls.plain
       for name in calls:
         if name != 'measure_and_train':  # The first validation prepares it.
           calls[name] = calls[name].prepare()
       started.result()
-
-  def _meet_towers(self):
-    """Lets towers meet that sum among themselves; `peers` ends workers whose partner fails."""
-    towers, all_reduce = self.program.gradients.towers, self.program.gradients.all_reduce
-    if all_reduce is not None and all_reduce.num_workers == 1:
-      self.session.run(meet_towers([tower.device for tower in towers], all_reduce.kind))
 
   def resume(self, step: int) -> None:
     """Counts on from a step at which all variables, the counters too, have been restored."""
@@ -154,21 +145,6 @@ class Steps:
     if self.program.broadcast is not None:
       self.session.run(self.program.broadcast.all_op)
 
-  @property
-  def update(self) -> Optional[Update]:
-    """Of the last measured step, or None."""
-    return self._made.update
-
-  def measure(self, is_measured: bool) -> None:
-    """Sets whether the next steps also compute `update`; the program must have a gradient norm."""
-    self._is_measured = is_measured
-    self._calls = self._made.choose(is_measured, self._run_instead)
-
-  def run_by(self, run: Optional[Callable[[List[Any]], Any]]) -> None:
-    """Runs the next steps' fetches by `run(fetches)` in place of `session.run`; None undoes it."""
-    self._run_instead = run
-    self._calls = self._made.choose(self._is_measured, run)
-
   def train(self, beside: Optional[ValidationPass] = None) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
@@ -180,17 +156,20 @@ class Steps:
     Raises:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
-    if self._accumulates:
-      self._accumulate_micro_batches()
+    calls = self.calls
+    if 'accumulate' in calls.chosen:  # All micro-batches but the last one.
+      for _ in range(self.plan.num_micro_batches(self.step) - 1):
+        self.metrics.add_wait(calls.chosen['accumulate']()[0])
+        self.runs += 1
     if beside is None:
-      results = self._calls['train']()
+      results = calls.chosen['train']()
     else:
-      found, count = self._calls['measure_and_train'](), self._made.num_measured
+      found, count = calls.chosen['measure_and_train'](), calls.num_measured
       (sums, *rows), results = found[:count], found[count:]
       beside.add(sums, rows)
     self.runs += 1
     if self.has_other_workers:
-      self._votes.count(results[self._num_fetches - 1], self.step)
+      self._votes.count(results[calls.num_fetches - 1], self.step)
     self.activity = 'training'
     loss, is_done = self.metrics.add(self.step, results), results[1]
     if is_done or is_done is None:  # An op without a guard gives None.
@@ -226,20 +205,19 @@ class Steps:
 
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split with the current weights, after `step` updates."""
-    assert self._validation is not None, 'the program has no validation'
+    validation, broadcast = self._validation, self.program.broadcast
+    assert validation is not None, 'the program has no validation'
     if self.validation_moved:
       self.start_validation()
-    if self.program.broadcast is not None and self.program.broadcast.moved_op is not None:
-      self.session.run(self.program.broadcast.moved_op)
-    if self._validation.snapshot_op is not None:
-      self.session.run(self._validation.snapshot_op)
-    inputs, split = self._validation.feed.inputs, self.program.validation_examples
-    return ValidationPass(names=self._validation.names, weighted=self._validation.weighted,
-                          losses=self._validation.losses,
-                          rows=WholeRows(self._validation.wholes[0],
-                                         num_towers=len(self._validation.wholes),
-                                         shards=inputs.shards,
-                                         order=inputs.plan.order(buckets=split and split.buckets)),
+    if broadcast is not None and broadcast.moved_op is not None:
+      self.session.run(broadcast.moved_op)
+    if validation.snapshot_op is not None:
+      self.session.run(validation.snapshot_op)
+    inputs, split = validation.feed.inputs, self.program.validation_examples
+    rows = WholeRows(validation.wholes, shards=inputs.shards,
+                     order=inputs.plan.order(buckets=split and split.buckets))
+    return ValidationPass(names=validation.names, weighted=validation.weighted,
+                          losses=validation.losses, rows=rows,
                           num_steps=inputs.plan.steps_per_epoch, step=step)
 
   def _lower_loss_scale(self) -> bool:
@@ -253,12 +231,6 @@ class Steps:
     scale.variable.load(value / 2, self.session)
     scale.good_steps.load(0, self.session)
     return True
-
-  def _accumulate_micro_batches(self):
-    """Runs all micro-batches of a step but the last one."""
-    for _ in range(self.plan.num_micro_batches(self.step) - 1):
-      self.metrics.add_wait(self._calls['accumulate']()[0])
-      self.runs += 1
 
   def retry(self) -> Retried:
     """Takes the step that was not finite again, on the same examples, to find the towers at fault.
@@ -283,7 +255,7 @@ class Steps:
       finite.append(are_finite)
 
     self.step += bool(is_done)
-    self._made.update = None
+    self.calls.update = None
     return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
                    self.has_other_workers, self.program.settings['wire'])
 
@@ -299,7 +271,7 @@ class Steps:
 
     Several workers always measure the whole pass, since they end it together.
     """
-    measure = self._made.measure
+    measure = self.calls.measure
     assert measure is not None, 'the program has no validation'
     with self.averaged():
       while not validation_pass.is_complete and (goes_on() or self.has_other_workers):

@@ -23,7 +23,6 @@ class TrainingMetrics:
   """
 
   def __init__(self, program: TrainingGraph):
-    """Begins with no step."""
     tower = program.towers[0]
     self.plan = program.plan
     self._names = list(tower.sums)

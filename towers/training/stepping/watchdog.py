@@ -102,9 +102,7 @@ def find_stall(steps: Steps) -> str:
   """Returns in words what a run that does not return waits for."""
   if steps.activity == 'the end':
     return 'the session does not close, since threads of the data set do not return.'
-  program = steps.program
-  feeds = [program.feed] + ([program.validation.feed] if program.validation else [])
-  for feed in feeds:
+  for feed in steps.program.feeds:
     tensors = [batch.flatten()[0] for batch in feed.templates]
     answers = _ask(steps.session, tensors)
     silent = list(dict.fromkeys(describe_towers(feed, _find_get_next(tensor))
