@@ -1,13 +1,14 @@
 """What a run keeps of its steps: a timeline, and curves for TensorBoard and the report."""
 
 import dataclasses
+import textwrap
 from typing import Any, List, Mapping, Optional, Tuple
 
 from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
 from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
 from towers.training.reporting.progress import Callback, Progress
-from towers.training.reporting.summaries import Summaries, format_settings, format_verbatim
+from towers.training.reporting.summaries import Summaries, format_settings
 from towers.training.reporting.writer import Writer
 from towers.training.saving.history import History
 from towers.training.settings.config import Config
@@ -37,7 +38,7 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
         config.summary_dir, first_step=steps.step, graph=tf.get_default_graph(),
         warn=progress.write, texts=dict(
             configuration=format_settings(settings, defaults=dataclasses.asdict(Config())),
-            run=format_verbatim(description)))
+            run=textwrap.indent(description, '    ')))  # Markdown that keeps lines and columns.
     writers.append(summaries)
   if config.report:
     notice = steps.program.devices.notice

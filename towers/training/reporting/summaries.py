@@ -123,11 +123,6 @@ def format_settings(settings: Mapping[str, Any], *, defaults: Mapping[str, Any])
   return '\n'.join(lines)
 
 
-def format_verbatim(text: str) -> str:
-  """Returns Markdown that keeps the lines and columns of a text."""
-  return '\n'.join('    ' + line for line in text.splitlines())
-
-
 def text_value(tag: str, text: str) -> Any:
   """Returns a value of a `tf.Summary` that TensorBoard shows as Markdown."""
   metadata = tf.SummaryMetadata(plugin_data=tf.SummaryMetadata.PluginData(plugin_name='text'))

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Set
 
 from tensorflow_v1 import Operation, tf
 from towers.base.reason import is_about_room
-from towers.graph.walk import find_needed
+from towers.graph.walk import find_dependents, find_needed
 from towers.graph.writes import find_writes
 from towers.training.stepping.steps import Steps
 from towers.training_graph import TrainingGraph
@@ -72,19 +72,8 @@ def _find_waiting(failed: Operation) -> Set[Operation]:
   A Merge may: it passes on whichever of its inputs comes first. Behind it an op waits only if it
   waits for the failed op in another way too. In a loop another iteration may have failed.
   """
-  waiting: Set[Operation] = set()
-  pending = [] if _is_in_loop(failed) else [failed]
-  while pending:
-    op = pending.pop()
-    if op in waiting or op.type in ('Merge', 'RefMerge'):
-      continue
-    waiting.add(op)
-    for tensor in op.outputs:
-      pending.extend(tensor.consumers())
-    pending.extend(op._control_outputs)
-  return waiting
-
-
-def _is_in_loop(op):
-  context = op._get_control_flow_context()
-  return context is not None and context.GetWhileContext() is not None
+  context = failed._get_control_flow_context()
+  if context is not None and context.GetWhileContext() is not None:
+    return set()
+  merges = {op for op in failed.graph.get_operations() if op.type in ('Merge', 'RefMerge')}
+  return find_dependents([failed], without=merges)
