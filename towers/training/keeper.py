@@ -110,7 +110,7 @@ class Keeper:
     """Returns the variables of now, or their step if the chief saves; None without a folder."""
     if self._by_chief:
       return Snapshot(self._session.step, {})
-    return self._checkpoints and self._checkpoints.take(self._session.tf_session)
+    return self._checkpoints.take(self._session.tf_session) if self._checkpoints else None
 
   def save_best(self, measured: Optional[Snapshot]) -> None:
     """Saves the weights that were measured: these, or those of now."""
