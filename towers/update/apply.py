@@ -5,6 +5,7 @@ from typing import Iterator, Optional, Sequence, Union
 
 from tensorflow_v1 import Operation, Optimizer, Tensor, tf
 from towers.base.collector import uncollected
+from towers.graph.walk import find_needed
 from towers.graph.writes import check_once, check_replicated, check_updates, find_step_writes
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.host import HOST
@@ -83,12 +84,14 @@ def _build_step(reduced, groups, weight_decay, guard, averages):
   # A tower may read a variable for more than its own gradient. Its forward pass ends with its loss,
   # for which the guard waits too.
   before = update_ops if guard else [reduced.loss] + update_ops
-  gated = gate and _apply_gradients(reduced, groups, before, gate)
+  gated = gate and tf.group(
+      _apply_gradients(reduced, groups, _find_readers(update_ops, reduced), gate), *update_ops)
 
   def update():
     applied = gated or _apply_gradients(_decay_all(reduced, weight_decay), groups, before)
-    # After the update, since the learning rate may read the counters.
-    with tf.control_dependencies([applied, *shares.values()]), tf.device(HOST):
+    # After the update, since the learning rate may read the counters; with the loss, beside which
+    # the next batch is put.
+    with tf.control_dependencies([applied, reduced.loss, *shares.values()]), tf.device(HOST):
       ends = [get_global_step().assign_add(one, read_value=False),
               get_examples_seen().assign_add(seen, read_value=False)]
       if reduced.loss_scale is not None:
@@ -120,6 +123,20 @@ def _apply_gradients(reduced, groups, before, gate=None):
         applied.append(optimizer.apply_gradients(pairs) if every == 1 else
                        _apply_every(every, optimizer, pairs))
     return applied[0] if len(applied) == 1 else tf.group(*applied)
+
+
+def _find_readers(update_ops, reduced):
+  """Returns the update ops that read a weight for more than the gradients do.
+
+  An update need not wait for the others, such as moving averages; if it did, XLA would make a
+  program of its own of it, since it compiles no write that follows another.
+  """
+  weights = {variable.handle.op for gradients in [reduced.gradients, *reduced.replicas]
+             for _, variable in gradients}
+  passed = find_needed([gradient.op for gradient, _ in reduced.gradients])
+  return [op for op in update_ops
+          if any(tensor.op in weights for source in find_needed([op], without=passed)
+                 for tensor in source.inputs)]
 
 
 def _apply_every(steps, optimizer, pairs):

@@ -57,10 +57,13 @@ class DeviceGate:
   def __init__(self, reduced: ReducedGradients):
     """Builds the gates of gradients for which `gates_on_device` holds, as they will be applied."""
     self._flags: Dict[str, Tensor] = {}
+    # The only tower's loss before `run_beside`: XLA does not compile a merge, and a step whose
+    # gradients wait for one is two programs.
+    loss = reduced.loss.op.inputs[0] if reduced.loss.op.type == 'Merge' else reduced.loss
     with tf.name_scope('gate'):
-      with tf.device(reduced.loss.device):
-        loss_is_finite = tf.is_finite(reduced.loss)
-      passed = [self._pass_gradients(pairs, reduced.loss, loss_is_finite)
+      with tf.device(loss.device):
+        loss_is_finite = tf.is_finite(loss)
+      passed = [self._pass_gradients(pairs, loss, loss_is_finite)
                 for pairs in [reduced.gradients, *reduced.replicas]]
       with tf.device(HOST):
         self.is_finite = tf.identity(list(self._flags.values())[0])

@@ -135,6 +135,42 @@ def test_validation_at_most_doubles_what_is_compiled_and_a_cache_is_used_unless_
   assert not program.exists() or program.read_bytes() != damaged
 
 
+# The programs of a step with batch normalisation: CPUs count as GPUs, and keep MatMul as these do.
+COUNT_PROGRAMS = '''
+import os
+os.environ['TF_XLA_FLAGS'] = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
+import towers.placement.host
+towers.placement.host.is_gpu = lambda device: True
+from tensorflow_v1 import tf
+import towers
+from tests.harness import small
+from towers.tower import batch_norm_layer
+batch_norm_layer.compiles = lambda kind, precision: True
+
+def model(batch, is_training):
+  kernel = tf.get_variable('kernel', [3, 3, 1, 8])
+  x = tf.nn.conv2d(tf.reshape(batch[0], [-1, 5, 1, 1]), kernel, 1, 'SAME')
+  x = tf.nn.relu(batch_norm_layer.batch_norm(x, is_training, name='norm'))
+  return small.model((tf.reduce_mean(x, [1, 2]), batch[1]), is_training)
+
+config, metadata = tf.ConfigProto(), tf.RunMetadata()
+config.graph_options.rewrite_options.remapping = 2
+program = towers.Program(
+    model, train=small.random_examples(53), batch_size=8, num_towers=1, device='cpu',
+    optimizer=tf.train.MomentumOptimizer(0.1, 0.9), last_batch='carry')
+with program.graph.as_default(), tf.Session(config=config) as session:
+  session.run(tf.global_variables_initializer())
+  program.feed.start(session)
+  session.run(program.train_op, None, tf.RunOptions(output_partition_graphs=True), metadata)
+print(sum(node.op == '_XlaRun' for graph in metadata.partition_graphs for node in graph.node))
+'''
+
+
+@pytest.mark.nightly
+def test_a_step_on_a_gpu_is_one_program():
+  assert output_of('-c', COUNT_PROGRAMS).split()[-1] == '1'
+
+
 LINEAR = ['--model=linear', '--batch_size=100', '--steps=20']
 
 
