@@ -48,10 +48,9 @@ OF_EACH_KIND = {case.kind: name for name, case in ZOO.items() if not case.tf1}.v
 
 
 @pytest.mark.parametrize('settings', [
-    # Batches of one size, for which the model is called beside, and of any.
-    dict(last_batch='carry'),
-    pytest.param(dict(num_towers=3, tower_build='clone', input_mode='next', staging_depth=0,
-                      batch_size=20), marks=pytest.mark.nightly)], ids=['2', '3 clones'])
+    {}, pytest.param(dict(num_towers=3, tower_build='clone', input_mode='next', staging_depth=0,
+                          batch_size=20),
+                     marks=pytest.mark.nightly)], ids=['2', '3 clones'])
 @pytest.mark.parametrize('name', small.nightly_but(OF_EACH_KIND, sorted(ZOO)))
 def test_what_couples_examples_is_named_and_nothing_else(name, settings, caplog):
   case = ZOO[name]
@@ -209,3 +208,17 @@ def test_what_takes_long_is_left_out(monkeypatch, caplog, capsys):
   monkeypatch.setattr(law, '_LONG_SECONDS', 0.0)
   assert not judge(ZOO['softmax_over_batch'].model, ZOO['softmax_over_batch'].data, caplog)
   assert 'was not measured, since four more forward runs' in capsys.readouterr().out
+
+
+def test_a_model_that_takes_long_to_build_is_not_called_on_twice_the_examples(monkeypatch, caplog,
+                                                                              capsys):
+  calls = []
+
+  def model(batch, is_training):
+    calls.append(is_training)
+    return ce(dense(batch['x'], 4, 'd'), batch['y'])
+
+  monkeypatch.setattr(law, '_OP_SECONDS', 1.0)
+  assert not judge(model, xy(28), caplog)
+  assert 'not measured, since calling the model once more' in capsys.readouterr().out
+  assert len(calls) == 2

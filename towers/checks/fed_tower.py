@@ -49,7 +49,6 @@ class FedTower:
     of_batch: the ops that depend on the batch.
     writes: of update ops, loss and metrics, those that depend on the batch.
     by_row: the values that go with their rows, beside the batch.
-    is_open: whether its batch may have any number of rows.
   """
 
   def __init__(self, tower: Tower, session: Any, rows: Sequence[Any], moves_state: bool = False):
@@ -64,8 +63,6 @@ class FedTower:
     # Rows that only fill a batch up give way to others.
     self.rows = [value[self.index % max(int(count), 1)] for value in values]
     self.tensors = tf.nest.flatten(batch.tensors)
-    self.is_open = all(tensor.shape.ndims and tensor.shape.as_list()[0] is None
-                       for tensor in self.tensors)
     self._graph, self._moves_state = tower.loss.graph, moves_state
     self._sums = {**tower.sums, **{f'{name} (weights)': weight
                                    for name, weight in tower.weights.items()}}
@@ -133,11 +130,9 @@ class FedTower:
     elif not self._fixed and any(
         op.type == 'IdentityN' and b'CustomGradient' in op.node_def.attr['_gradient_op_type'].s
         for op in self.ops):
-      variables = self.tower.variables
       self._fetches.update(
-          (('gradient', variable.op.name), tf.convert_to_tensor(gradient)) for variable, gradient in
-          zip(variables, self.tower.gradients or tf.gradients(self.tower.loss, variables))
-          if gradient is not None)
+          (('gradient', variable.op.name), tf.convert_to_tensor(gradient)) for variable, gradient
+          in zip(self.tower.variables, self.tower.gradients) if gradient is not None)
 
   def _read(self, tensors) -> Dict[Any, np.ndarray]:
     """Returns the values of tensors for all rows, but for those of a branch that is not taken."""

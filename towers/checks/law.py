@@ -13,11 +13,10 @@ A penalty or an update is no sum over examples if it depends on the batch at all
 loop does on other data than these, no single batch tells.
 """
 
-import contextlib
 import functools
 import logging
 import time
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,14 +24,13 @@ from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import find_norm
-from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, take_rows
+from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, Values, take_rows
 from towers.graph.source import format_op
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.forward_pass import Tower
 from towers.tower.losses import sum_returned
-from towers.warm_start.warm_start import load_values
 
 # The relative differences that rounding makes, of sums and of single values.
 _ROUNDING = {False: (1e-4, 1e-3), True: (1e-2, 5e-2)}
@@ -44,8 +42,10 @@ _NAMES = {'sum': 'The model\'s {}', 'gradient': 'The gradient of {}',
           'input': 'The input of {}, batch normalisation,'}
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
-# Rows of a model that is called beside: no number that axes often have.
-_FEW = 7
+# Rows of which sums are compared with those of twice as many.
+_FEW = 4
+# What Python needs to build an op of a model.
+_OP_SECONDS = 2e-4
 FIX = ('For batch normalisation use towers.tower.batch_norm_layer.batch_norm with '
        'batch_norm=sync; for a mean by weights return towers.Weighted(losses, weights). What a '
        'loss needs of the whole batch is the sum towers.all_sum(tf.reduce_sum(x, 0)), in place '
@@ -54,10 +54,6 @@ FIX = ('For batch normalisation use towers.tower.batch_norm_layer.batch_norm wit
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
-
-
-class NoMean(UsageError):
-  """A loss or a metric that grows otherwise than the number of examples."""
 
 
 def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[Any]], *,
@@ -123,18 +119,19 @@ def find_coupling(tower: Tower, session: Any, rows: Sequence[Any], *, num_parts:
   fed = FedTower(tower, session, rows, moves_state)
   if not fed.size:
     return []
+  found: List[str] = []
   with tower.loss.graph.as_default():
     try:
       if tower.batch.is_padded:
         _check_filler(fed)
       if num_parts > 1 and fed.size > 1:
-        return _find_mixed(fed, num_parts, runs_per_epoch)
+        found += _find_mixed(fed, num_parts, runs_per_epoch)
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
     except tf.errors.OpError:
       pass  # The first step tells, with the reason.
-  return _find_dependent(fed) if num_parts > 1 else []
+  return found + (_find_dependent(fed) if num_parts > 1 else [])
 
 
 def _find_dependent(fed) -> List[str]:
@@ -172,23 +169,6 @@ def _check_filler(fed) -> None:
 
 
 def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
-  """Returns sentences on the sum that differs most, if any does, and on what depends on the batch.
-
-  A tower of one static size need not run where its model, called beside for any, holds the law.
-  """
-  if not fed.is_open:
-    try:
-      with _open_beside(fed) as beside:
-        if not _measure(beside, num_parts, runs_per_epoch):
-          return _find_dependent(beside)
-    except (LeftOut, NoMean):
-      raise
-    except Exception:  # A model may hold a row for each example, and do anything in another graph.
-      pass
-  return _measure(fed, num_parts, runs_per_epoch) + _find_dependent(fed)
-
-
-def _measure(fed, num_parts, runs_per_epoch) -> List[str]:
   """Returns a sentence on the sum that differs most, if any does; raises as `_check_scale`."""
   fed.prepare()
   index, size, gaps = fed.index, fed.size, []
@@ -208,12 +188,14 @@ def _measure(fed, num_parts, runs_per_epoch) -> List[str]:
     orders = [index, twice[:size], twice[size:], index[::-1]]
     began = time.monotonic()
     runs = [once, fed.run(orders[1], layout)]
-    _check_price(5 * (time.monotonic() - began), runs_per_epoch)
+    seconds = time.monotonic() - began
+    limit = float('inf') if runs_per_epoch is None else max(
+        _LONG_SECONDS, seconds * runs_per_epoch * _LONG_SHARE)
+    _check_price('four more forward runs', 5 * seconds, limit)
     runs += [fed.run(order, layout) for order in orders[2:]]
     gaps.append(_find_gap(functools.partial(law, layouts=[layout]), runs, fed.is_half))
     if gaps[-1][0] <= 1:
-      if fed.is_open:
-        _check_scale(fed, once, layout, num_parts)
+      _check_scale(fed, once, layout, num_parts, limit)
       return []
   _, name, share = min(gaps)
   return [f'{name} depends on other examples of the batch, by {share:.2g} of itself'
@@ -259,46 +241,47 @@ def _locate(law, fed, orders) -> str:
       orders, lambda values: _find_share(law, values, _LEAST) <= _ROUNDING[fed.is_half][1])
 
 
-def _check_scale(fed, once, layout, num_parts) -> None:
+def _check_scale(fed, once, layout, num_parts, limit) -> None:
   """Refuses sums that do not double with the examples."""
-  twice = fed.run(np.concatenate([fed.index] * 2), layout)
-  times, name, share = _find_gap(lambda values: [[(values[1], 2 * values[0])]], [
+  is_open = all(tensor.shape.ndims and tensor.shape.as_list()[0] is None for tensor in fed.tensors)
+  if not is_open:
+    _check_price('calling the model once more', len(fed.ops) * _OP_SECONDS, limit)
+  try:
+    pairs = ([[once, fed.run(np.concatenate([fed.index] * 2), layout)]] if is_open
+             else _run_beside(fed))
+  except Exception:  # A model may hold a row for each example, and do anything in another graph.
+    return
+  times, name, share = min(_find_gap(lambda values: [[(values[1], 2 * values[0])]], [
       {key: value for key, value in run.items() if key[0] in ('sum', 'values')}
-      for run in (once, twice)], fed.is_half)
+      for run in pair], fed.is_half) for pair in pairs)
   if times > 1:
-    raise NoMean(
+    raise UsageError(
         f'{name} is no mean over the examples of a batch: over twice as many examples its sum is '
         f'not twice as large, but differs by {share:.2g} of it. So the update of a step in '
         f'{num_parts} parts (towers x micro-batches x workers) would not equal that of one. '
         f'{_SCALE_FIX}')
 
 
-@contextlib.contextmanager
-def _open_beside(fed) -> Iterator[FedTower]:
-  """Opens the model of a fed tower in a graph of its own, with the same values and a few rows."""
+def _run_beside(fed) -> List[List[Values]]:
+  """Returns, by layout, the model's sums on some rows and on them twice, in another graph."""
   config = tf.ConfigProto(device_count={'GPU': 0})
   config.graph_options.rewrite_options.disable_meta_optimizer = True  # For a few small runs.
   graph, batch, returned = fed.tower.call_beside()
   with graph.as_default(), tf.Session(config=config) as session:
     sums = sum_returned(returned, batch)
-    tower = fed.tower._replace(
-        batch=batch, loss=sums.values['loss'], sums=sums.values, weights=sums.weights,
-        update_ops=tf.get_collection(tf.GraphKeys.UPDATE_OPS), gradients=[],
-        penalties=tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES),
-        variables=tf.trainable_variables())
-    session.run([tf.local_variables_initializer(), tf.tables_initializer()])
-    ours = {variable.name: variable for variable in
-            fed.tower.loss.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)}
-    load_values(session, fed.session.run(
-        {variable: ours[variable.name] for variable in tf.global_variables()}))
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
+                 tf.tables_initializer()])
+    tower = fed.tower._replace(batch=batch, loss=sums.values['loss'], sums=sums.values,
+                               weights=sums.weights, gradients=[], update_ops=[])
     size = min(fed.size, _FEW)
-    yield FedTower(tower, session, [*(row[:size] for row in fed.rows), size], moves_state=True)
+    again = FedTower(tower, session, [*(row[:size] for row in fed.rows), size], moves_state=True)
+    again.prepare()
+    return [[again.run(np.concatenate([again.index] * times), layout) for times in (1, 2)]
+            for layout in LAYOUTS[:2 if again.by_row else 1]]  # As it is, it lacks rows.
 
 
-def _check_price(seconds, runs_per_epoch) -> None:
-  """Raises LeftOut where four more runs, of so many seconds, take longer than they may."""
-  limit = float('inf') if runs_per_epoch is None else max(
-      _LONG_SECONDS, seconds / 5 * runs_per_epoch * _LONG_SHARE)
+def _check_price(what, seconds, limit) -> None:
+  """Raises LeftOut where something takes longer than it may."""
   if seconds > limit:
-    raise LeftOut(f'four more forward runs would take {seconds:.1f} s, more than {limit:.1f} s, '
-                  f'the larger of {_LONG_SECONDS:g} s and a twentieth of an epoch\'s forward runs')
+    raise LeftOut(f'{what} would take {seconds:.1f} s, more than {limit:.1f} s, the larger of '
+                  f'{_LONG_SECONDS:g} s and a twentieth of an epoch\'s forward runs')
