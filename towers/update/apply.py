@@ -135,7 +135,8 @@ def _find_readers(update_ops, reduced):
              for _, variable in gradients}
   passed = find_needed([gradient.op for gradient, _ in reduced.gradients])
   return [op for op in update_ops
-          if any(tensor.op in weights for source in find_needed([op], without=passed)
+          if any(tensor.op in weights
+                 for source in find_needed([getattr(op, 'op', op)], without=passed)
                  for tensor in source.inputs)]
 
 
