@@ -7,7 +7,6 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_moved, assert_same_weights
 from towers.input import pipeline
 
 NUM_STEPS = 10
@@ -18,10 +17,10 @@ def test_towers_train_as_a_program_without_towers(kind):
   # Of 17 examples in batches of 8 one is left, for three towers.
   train = small.random_examples(17)
   settings = dict(optimizer=kind, weight_decay=0.05, clip_norm=0.4)
-  with Run(num_towers=3, train=train, **settings) as run:
+  with small.Run(num_towers=3, train=train, **settings) as run:
     losses = [run.train() for _ in range(NUM_STEPS)]
     initial, weights = run.initial_weights, run.weights()
-  assert_moved(initial, weights)
+  small.assert_moved(initial, weights)
   optimizer = {'sgd': tf.train.GradientDescentOptimizer, 'adam': tf.train.AdamOptimizer,
                'momentum': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}[kind](0.1)
   with tf.Graph().as_default(), tf.Session() as session:
@@ -42,8 +41,8 @@ def test_towers_train_as_a_program_without_towers(kind):
       expected.append(session.run(loss, feed))
       session.run(update, feed)
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
-    assert_same_weights(weights, {variable.op.name: session.run(variable)
-                                  for variable in variables})
+    small.assert_same_weights(weights, {variable.op.name: session.run(variable)
+                                        for variable in variables})
 
 
 @pytest.mark.parametrize('placement', small.nightly_but(['host'], ['host', 'replicated']))
@@ -51,8 +50,8 @@ def test_towers_train_as_a_program_without_towers(kind):
 def test_repeats_are_bit_identical(mode, placement):
   outcomes = []
   for _ in range(3):
-    with Run(mode=mode, num_towers=3, depth=2, shuffle=True, train=small.random_examples(50),
-             placement=placement, fusion_megabytes=0.0001) as run:
+    with small.Run(mode=mode, num_towers=3, depth=2, shuffle=True, train=small.random_examples(50),
+                   placement=placement, fusion_megabytes=0.0001) as run:
       losses = [run.train() for _ in range(NUM_STEPS)]
       outcomes.append((losses, {name: value.tobytes() for name, value in run.weights().items()}))
   assert outcomes[1:] == outcomes[:1] * 2
@@ -73,8 +72,8 @@ def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validat
 
   validation = small.random_examples(num_examples, 'validation', seed=1)
   features, labels = validation.arrays
-  with Run(model=model, mode=mode, num_towers=3, validation=validation,
-           validation_tower=validation_tower) as run:
+  with small.Run(model=model, mode=mode, num_towers=3, validation=validation,
+                 validation_tower=validation_tower) as run:
     for _ in range(2):
       means, count = run.validate()
       run.train()
@@ -94,6 +93,6 @@ def test_an_empty_validation_tower_measures_nothing(mode, monkeypatch):
 
   settings = dict(model=model, mode=mode, train=small.random_examples(16),
                   validation=small.random_examples(17, 'validation', seed=1))
-  with Run(num_towers=3, **settings) as run, Run(num_towers=1, **settings) as one:
+  with small.Run(num_towers=3, **settings) as run, small.Run(num_towers=1, **settings) as one:
     (means, count), (expected, _) = run.validate(), one.validate()
     assert count == 17 and means == pytest.approx(expected, abs=1e-5)

@@ -126,8 +126,7 @@ def test_what_was_saved_goes_on_to_the_bit(settings, tmp_path):
     session.train()
     session.restore(str(tmp_path))
     assert [session.train() for _ in range(5)] == expected[0]
-    for name, value in small.read_variables(again, session).items():
-      np.testing.assert_array_equal(value, expected[1][name])
+    small.assert_same_weights(small.read_variables(again, session), expected[1], tolerance=0)
 
 
 @pytest.mark.nightly(but='its own')

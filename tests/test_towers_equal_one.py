@@ -17,7 +17,6 @@ from tensorflow_v1 import tf
 from tests.data.test_skipped_steps import examples_without, of_directions
 from tests.harness import small
 from tests.harness.covering import cover
-from tests.harness.small import assert_moved, assert_same_weights
 from tests.harness.sounds import recognise, sorted_sounds, sounds
 from towers.tower.batch_norm_layer import batch_norm
 
@@ -240,14 +239,14 @@ def assert_equals_one_tower(point):
   # float16 has 11 bits: it is rounded to a thousandth at every op.
   tolerance = 5e-3 if is_mixed else 2e-5
   assert sorted(outcome.final) == sorted(expected.final)
-  assert_moved({name: outcome.initial[name] for name in outcome.weights},
-               {name: outcome.final[name] for name in outcome.weights})
-  assert_same_weights(outcome.initial, expected.initial, tolerance=0)
+  small.assert_moved({name: outcome.initial[name] for name in outcome.weights},
+                     {name: outcome.final[name] for name in outcome.weights})
+  small.assert_same_weights(outcome.initial, expected.initial, tolerance=0)
   np.testing.assert_allclose(outcome.losses, expected.losses, rtol=0, atol=tolerance)
   assert is_mixed == (outcome.losses != pytest.approx(expected.losses, abs=2e-5))
   for ours, theirs in zip(outcome.measured, expected.measured):
     assert ours == pytest.approx(theirs, abs=tolerance)
-  assert_same_weights(outcome.final, expected.final, tolerance)
+  small.assert_same_weights(outcome.final, expected.final, tolerance)
 
 
 EACH_VALUE = cover(AXES, strength=1, is_valid=is_valid)

@@ -7,7 +7,6 @@ import pytest
 
 from tests.harness import small
 from tests.harness.processes import output_of
-from tests.harness.small import Run
 from towers.base import collector
 from towers.base.collector import uncollected
 
@@ -19,7 +18,7 @@ def test_models_are_called_without_the_collector_and_it_is_there_again():
     found.append(gc.isenabled())
     return small.model(batch, is_training)
 
-  with Run(num_towers=3, model=model):
+  with small.Run(num_towers=3, model=model):
     assert found == [False] * 3 and gc.isenabled()
 
 
@@ -65,7 +64,7 @@ def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_loo
   monkeypatch.setattr(collector, '_WORTH_BYTES', worth_bytes)
   graphs = []
   for _ in range(4):
-    with Run(num_towers=1) as run:
+    with small.Run(num_towers=1) as run:
       run.train()
     graphs.append(weakref.ref(run.graph))
     del run

@@ -8,12 +8,11 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, random_examples
 
 
 def examples_without(bad, num_examples=16):
   """Examples of which those with the numbers `bad` are marked."""
-  examples = random_examples(num_examples)
+  examples = small.random_examples(num_examples)
   parse_batch = examples.parse_batch
 
   def parse(numbers, *arrays):
@@ -34,7 +33,7 @@ def of_directions(batch, is_training):
 def test_a_step_without_examples_changes_nothing(settings):
   bad = list(range(8, 16))  # The second step of every epoch.
   settings = dict(dict(model=of_directions, num_towers=2, optimizer='sgd'), **settings)
-  with Run(train=examples_without(bad), **settings) as run:
+  with small.Run(train=examples_without(bad), **settings) as run:
     assert np.isfinite(run.train()) and run.counters() == [1, 8]
     before = run.weights()
     assert run.train() == 0 and run.counters() == [2, 8]

@@ -6,7 +6,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from towers.graph.ordered_sum import add_all
 from towers.tower.batch_norm_layer import batch_norm
 
@@ -50,7 +49,7 @@ def many_sums(batch, is_training):
     ('reuse', dict(batch_norm='sync')),
     ('reuse', dict(mode='shard', num_towers=4, validation_tower=True, clip_norm=1.0))], ids=str)
 def test_every_sum_of_a_program_keeps_its_order(build, settings):
-  with Run(model=many_sums, **dict(dict(num_towers=3), **settings), tower_build=build) as run:
+  with small.Run(model=many_sums, **dict(dict(num_towers=3), **settings), tower_build=build) as run:
     sums = [op for op in run.graph.get_operations() if op.type == 'AddN' and len(op.inputs) > 2]
   free = [op.name for op in sums if '_forward_input' not in op.node_def.attr]
   assert not free

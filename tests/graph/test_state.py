@@ -6,7 +6,6 @@ import pytest
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run
 
 NUM_STEPS, NUM_ROWS = 5, 16
 QUEUE = 6
@@ -68,8 +67,8 @@ def assert_kept(run, expected):
 def test_the_first_towers_last_micro_batch_counts_once(mode, num_towers, accumulate, settings):
   towers_that_train = num_towers - bool(settings.get('validation_tower'))
   expected = expect(mode=mode, num_towers=towers_that_train, accumulate=accumulate)
-  with Run(mode=mode, num_towers=num_towers, accumulate=accumulate, model=keeping,
-           validates=True, train=small.random_examples(NUM_ROWS), **settings) as run:
+  with small.Run(mode=mode, num_towers=num_towers, accumulate=accumulate, model=keeping,
+                 validates=True, train=small.random_examples(NUM_ROWS), **settings) as run:
     for _ in range(NUM_STEPS):
       run.train()
     assert_kept(run, expected)

@@ -10,7 +10,6 @@ import pytest
 import towers
 from tensorflow_v1 import load_keras, tf
 from tests.harness import faults, small
-from tests.harness.small import Run
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.graph import writes
@@ -136,7 +135,7 @@ MODELS = dict({name: updated(update) for name, update in UPDATES.items()}, **{
 
 def check_refused_step(**settings):
   """Takes a good step, a refused one and a good one; returns the names of changed variables."""
-  with Run(train=POISONED, **dict(dict(validates=True), **settings)) as run:
+  with small.Run(train=POISONED, **dict(dict(validates=True), **settings)) as run:
     start = test_guard.everything(run)
     _, after = test_guard.skip_refused_step(run)
     return {name for name, value in after.items() if not np.array_equal(value, start[name])}
@@ -185,7 +184,7 @@ def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatc
     return small.classify(features - read(variable), labels)
 
   def first_loss(**settings):
-    with Run(model=functools.partial(model, **settings), num_towers=2, validates=True) as run:
+    with small.Run(model=functools.partial(model, **settings), num_towers=2, validates=True) as run:
       return run.steps.train()
 
   assert first_loss() == first_loss(update=lambda *_: tf.no_op())
@@ -275,12 +274,12 @@ ASSIGNS = in_place(UPDATES['assign'])
 ])
 def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):
   with pytest.raises(UsageError, match=words):
-    Run(**dict(dict(num_towers=2), **settings))
+    small.Run(**dict(dict(num_towers=2), **settings))
 
 
 @pytest.mark.nightly
 def test_averages_of_tensors_have_names_without_a_tower():
-  with Run(model=averages_a_tensor, num_towers=3) as run:
+  with small.Run(model=averages_a_tensor, num_towers=3) as run:
     run.steps.train()
     assert 'Mean/ExponentialMovingAverage' in {
         variable.op.name.rstrip('/') for variable in run.graph.get_collection('variables')}
@@ -288,7 +287,7 @@ def test_averages_of_tensors_have_names_without_a_tower():
 
 @pytest.mark.nightly
 def test_towers_that_share_weights_may_clip_them():
-  with Run(model=clips_weights, num_towers=2) as run:
+  with small.Run(model=clips_weights, num_towers=2) as run:
     run.steps.train()
 
 
@@ -319,5 +318,5 @@ def test_the_search_does_not_walk_through_the_net(name, monkeypatch):
 
   for find in ('find_needed', 'find_dependents'):
     monkeypatch.setattr(writes, find, count(getattr(writes, find)))
-  Run(model=MODELS[name], num_towers=2).session.close()
+  small.Run(model=MODELS[name], num_towers=2).session.close()
   assert walked and not [op for op in walked if op.type == 'MatMul']

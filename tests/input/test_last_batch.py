@@ -5,7 +5,6 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.input.plan import build_plan
 from towers.tower.batch_norm_layer import batch_norm
@@ -40,17 +39,17 @@ def test_batch_normalisation_over_rows_that_do_not_count_is_refused(layer, op):
     return normalised(batch, is_training, layer)
 
   with pytest.raises(UsageError, match=f'last_batch=pad.*{op}.*test_last_batch.*last_batch=drop'), \
-      Run(model=model, last_batch='pad'):
+      small.Run(model=model, last_batch='pad'):
     pass
   # Batches that are full are not filled up.
-  with Run(model=model, last_batch='pad', train=small.random_examples(16),
-           validation=small.random_examples(8, 'validation')) as run:
+  with small.Run(model=model, last_batch='pad', train=small.random_examples(16),
+                 validation=small.random_examples(8, 'validation')) as run:
     run.train()
 
 
 def test_a_mean_over_rows_that_do_not_count_is_refused():
   with pytest.raises(UsageError, match='scalar.*last_batch=pad.*one loss per'):
-    Run(model=mean_loss, last_batch='pad')
+    small.Run(model=mean_loss, last_batch='pad')
 
 
 @pytest.mark.nightly(but='<lambda>1')
@@ -63,9 +62,9 @@ def test_rows_in_another_order_are_refused(reorder):
     return reorder(losses, batch[1]), metrics
 
   with pytest.raises(UsageError, match='last_batch=pad.*loss.*depends on them.*last_batch=drop'), \
-      Run(model=model, last_batch='pad'):
+      small.Run(model=model, last_batch='pad'):
     pass
-  with Run(model=model, last_batch='keep') as run:
+  with small.Run(model=model, last_batch='keep') as run:
     run.train()
 
 
@@ -75,7 +74,7 @@ def test_updates_that_read_no_row_are_welcome():
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, count.assign_add(1.0))
     return small.model(batch, is_training)
 
-  with Run(model=model, last_batch='pad') as run:
+  with small.Run(model=model, last_batch='pad') as run:
     for _ in range(3):
       run.train()
     [count] = [variable for variable in run.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
@@ -103,7 +102,7 @@ def test_other_examples_are_left_out_in_each_epoch():
 
 def test_only_training_leaves_the_last_batch_out():
   settings = dict(shuffle=True, validates=True)
-  with Run(last_batch='drop', **settings) as run, Run(**settings) as other:
+  with small.Run(last_batch='drop', **settings) as run, small.Run(**settings) as other:
     run.train()
     assert run.counters() == [1, 8] and run.program.plan.steps_per_epoch == 1
     other.train()

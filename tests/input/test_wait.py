@@ -9,7 +9,6 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, random_examples
 
 
 def sleep(seconds):
@@ -26,7 +25,7 @@ def sleep(seconds):
 
 
 def slow_examples(seconds_per_batch):
-  examples = random_examples(64)
+  examples = small.random_examples(64)
   parse_batch = examples.parse_batch
   return examples._replace(
       parse_batch=lambda numbers, *arrays: parse_batch(sleep(seconds_per_batch)(numbers), *arrays),
@@ -47,8 +46,8 @@ def measure(*, input_seconds, compute_seconds, steps=6, **settings):
   # One batch at a time: sleeping, two would hold both threads of a machine of two cores, and the
   # towers would wait for a thread and not for input.
   settings = dict(dict(num_towers=1, input_threads=1), **settings)
-  with Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds),
-           **settings) as run:
+  with small.Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds),
+                 **settings) as run:
     for _ in range(5):
       run.train()
     before, started = run.steps.metrics.input_wait_seconds, time.monotonic()
@@ -82,7 +81,7 @@ def test_every_kind_of_step_tells_its_wait(settings):
 
 
 def test_a_pass_of_a_validation_tower_counts_no_wait_of_its_own():
-  with Run(num_towers=2, validation_tower=True, train=slow_examples(0.1)) as run:
+  with small.Run(num_towers=2, validation_tower=True, train=slow_examples(0.1)) as run:
     started = time.monotonic()
     validation_pass = run.steps.begin_pass(0)
     while not validation_pass.is_complete:

@@ -12,7 +12,6 @@ from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
 from tests.harness import small
 from tests.harness.processes import output_of
-from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers_tools.serving.export import open_export
@@ -62,13 +61,14 @@ def plain_model(batch, is_training):
 def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement, build):
   model = KerasModel(lambda: make_functional(keras.regularizers.l2(0.1)),
                      metrics={'accuracy': 'sparse_categorical_accuracy'}, loss=LOSS)
-  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build,
-           validates=True) as run, Run(model=plain_model, num_towers=1, validates=True) as one:
+  with small.Run(model=model, num_towers=num_towers, placement=placement, tower_build=build,
+                 validates=True) as run, \
+      small.Run(model=plain_model, num_towers=1, validates=True) as one:
     assert sorted(run.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel']
-    assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
+    small.assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
     for _ in range(5):
       assert run.train() == pytest.approx(one.train(), abs=1e-5)
-    assert_same_weights(run.weights(), one.weights())
+    small.assert_same_weights(run.weights(), one.weights())
     means, num_examples = run.validate()
     assert means['loss'] == pytest.approx(one.validate()[0]['loss'], abs=1e-5)
     assert 0 <= means['accuracy'] <= 1 and num_examples == 11
@@ -82,7 +82,7 @@ def test_a_penalty_on_activations_is_a_mean_over_examples():
     model = KerasModel(
         make_sequential(lambda: keras.layers.Dense(4, activity_regularizer=penalty, name='hidden')),
         loss=LOSS)
-    with Run(model=model, num_towers=num_towers) as run:
+    with small.Run(model=model, num_towers=num_towers) as run:
       return np.array([run.train() for _ in range(3)])  # 8, 5 and 8 examples.
 
   one = losses(1, 'l2')
@@ -102,7 +102,7 @@ def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validati
           [variable for variable in tf.global_variables() if 'moving_mean' in variable.op.name])[0]
 
   def train():
-    with Run(model=model, num_towers=2, train=examples, validates=True) as run:
+    with small.Run(model=model, num_towers=2, train=examples, validates=True) as run:
       run.validate()
       assert not averages(run).any()
       run.train()
@@ -140,7 +140,7 @@ def test_learning_phase_follows_is_training():
 
   for make in (Phases, TakesTraining):
     model = KerasModel(make, metrics={'outputs': collect_outputs}, loss=LOSS)
-    with Run(model=model, num_towers=2, depth=0, validation=small.random_examples(13)) as run:
+    with small.Run(model=model, num_towers=2, depth=0, validation=small.random_examples(13)) as run:
       for is_validating, expected in ((False, 4), (True, 1)):
         for outputs in run.session.run(run.graph.get_collection(OUTPUTS), {
             run.program.validation.is_validating: is_validating}):
@@ -157,7 +157,7 @@ def test_frozen_layers_are_not_trained_and_their_averages_rest():
     x = base(inputs, training=False)
     return keras.Model(inputs, keras.layers.Dense(small.NUM_CLASSES, activation='softmax')(x))
 
-  with Run(model=KerasModel(make, loss=LOSS), num_towers=2) as run:
+  with small.Run(model=KerasModel(make, loss=LOSS), num_towers=2) as run:
     before = run.variables()
     run.train()
     changed = {name.split('/')[-1] for name, value in run.variables().items()
@@ -168,7 +168,7 @@ def test_frozen_layers_are_not_trained_and_their_averages_rest():
 
 def test_weights_can_be_loaded_into_the_session():
   model = KerasModel(make_functional, loss=LOSS)
-  with Run(model=model, num_towers=2) as run, run.graph.as_default():
+  with small.Run(model=model, num_towers=2) as run, run.graph.as_default():
     keras.backend.set_session(run.session)
     model.layers.set_weights(
         [np.full(variable.shape.as_list(), 0.5, np.float32) for variable in model.layers.weights])
@@ -182,8 +182,8 @@ def test_an_application_trains_and_validates_on_two_towers():
       lambda: keras.applications.MobileNet(alpha=0.25, weights=None, classes=4, input_shape=(
           32, 32, 3)), metrics={'accuracy': 'sparse_categorical_accuracy'}, loss=LOSS)
   data_set = load_synthetic(image_shape=(32, 32, 3), num_classes=4, num_train=8, num_validation=3)
-  with Run(model=model, num_towers=2, batch_size=4, train=data_set.train,
-           validation=data_set.validation, learning_rate=1e-3) as run:
+  with small.Run(model=model, num_towers=2, batch_size=4, train=data_set.train,
+                 validation=data_set.validation, learning_rate=1e-3) as run:
     assert len(run.weights()) == len(model.layers.trainable_weights) == 83
     losses = [run.train() for _ in range(2)]
     assert np.isfinite(losses).all() and run.validate()[1] == 3
@@ -191,14 +191,14 @@ def test_an_application_trains_and_validates_on_two_towers():
 
 def test_mistakes_are_told():
   with pytest.raises(UsageError, match='compiled with a loss for each of its outputs'):
-    Run(model=KerasModel(lambda: make_compiled([doubled])), num_towers=2)
+    small.Run(model=KerasModel(lambda: make_compiled([doubled])), num_towers=2)
   with tf.Graph().as_default(), pytest.raises(UsageError, match='takes a function that makes the '
                                                                 'model'):
     KerasModel(keras.layers.Dense(3))
   with pytest.raises(UsageError, match="returned 'no model', which is no model of"):
-    Run(model=KerasModel(lambda: 'no model'))
+    small.Run(model=KerasModel(lambda: 'no model'))
   with pytest.raises(UsageError, match='reads the variable .* itself.*validation=switch'):
-    Run(model=KerasModel(make_functional, loss=LOSS), num_towers=3, validation_tower=True)
+    small.Run(model=KerasModel(make_functional, loss=LOSS), num_towers=3, validation_tower=True)
 
 
 @pytest.mark.nightly
@@ -223,10 +223,10 @@ def make_compiled(loss=doubled):
 
 
 def test_a_compiled_model_brings_its_loss():
-  with Run(model=KerasModel(make_compiled), num_towers=2) as run, \
-      Run(model=KerasModel(make_functional, loss=doubled), num_towers=2) as same, \
-      Run(model=KerasModel(make_compiled, loss='sparse_categorical_crossentropy'),
-          num_towers=2) as given:
+  with small.Run(model=KerasModel(make_compiled), num_towers=2) as run, \
+      small.Run(model=KerasModel(make_functional, loss=doubled), num_towers=2) as same, \
+      small.Run(model=KerasModel(make_compiled, loss='sparse_categorical_crossentropy'),
+                num_towers=2) as given:
     for _ in range(3):
       loss = run.train()
       assert loss == same.train()

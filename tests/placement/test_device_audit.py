@@ -15,7 +15,6 @@ from models import nasnet, resnet
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.device_audit import DeviceAudit
-from tests.harness.small import Run, assert_same_weights
 from towers.data.synthetic import load_synthetic
 from towers.graph.walk import find_needed
 from towers.placement import devices
@@ -148,14 +147,14 @@ def test_replicas_are_compared_where_they_are():
 @pytest.mark.nightly(but='next-2')
 @pytest.mark.parametrize('mode, depth', small.diagonal(small.MODES, (1, 2)))
 def test_what_gpus_keep_on_the_host_is_the_same_batch(mode, depth, monkeypatch):
-  with Run(num_towers=1, validates=True) as one:
+  with small.Run(num_towers=1, validates=True) as one:
     expected = [one.train() for _ in range(4)]
     means = one.validate()
     expected.append(one.train())
     weights = one.weights()
   for module in ('towers.staging.area', 'towers.input.feed'):
     monkeypatch.setattr(module + '.is_gpu', lambda device: True)
-  with Run(num_towers=3, mode=mode, depth=depth, validates=True) as run:
+  with small.Run(num_towers=3, mode=mode, depth=depth, validates=True) as run:
     areas = [op for op in run.graph.get_operations() if op.type == 'Stage']
     # Two puts of each area of two splits, beside the host's areas for three towers' counts.
     assert len(areas) == 2 * 2 * 2 * 3
@@ -164,7 +163,7 @@ def test_what_gpus_keep_on_the_host_is_the_same_batch(mode, depth, monkeypatch):
     losses.append(run.train())
     assert losses == pytest.approx(expected, abs=1e-5)
     assert found[0] == pytest.approx(means[0], abs=1e-5) and found[1] == means[1]
-    assert_same_weights(run.weights(), weights)
+    small.assert_same_weights(run.weights(), weights)
 
 
 SIZE = 8  # Of a tower's batch.

@@ -7,15 +7,14 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from tests.tower.test_clone import rich_model
 from towers.placement.packing import pack, plan_alike, plan_packs, unpack
 
 
 def outcome(**settings):
   """Returns all losses and variables of three steps, and the number of sums of gradients."""
-  with Run(batch_norm='first', model=rich_model, train=small.random_examples(16),
-           **settings) as run:
+  with small.Run(batch_norm='first', model=rich_model, train=small.random_examples(16),
+                 **settings) as run:
     losses = [run.train() for _ in range(3)]
     values = [value.tobytes() for value in run.variables().values()]
     return [losses, values], sum(op.type == 'AddN' and op.name.startswith('average/')

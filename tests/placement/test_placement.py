@@ -8,7 +8,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 
 HOST = '/device:CPU:0'
@@ -18,7 +17,7 @@ IS_1 = tf.__version__.startswith('1.')
 @pytest.mark.nightly(but='next-1')
 @pytest.mark.parametrize('mode, depth', list(itertools.product(small.MODES, small.DEPTHS)))
 def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
-  with Run(mode=mode, num_towers=4, depth=depth) as run:
+  with small.Run(mode=mode, num_towers=4, depth=depth) as run:
     gradient_ops = 0
     for op in run.graph.get_operations():
       # A variable is read on its device, and the value is sent to the tower.
@@ -36,7 +35,8 @@ def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
 @pytest.mark.parametrize('placement, optimizer',
                          list(itertools.product(small.PLACEMENTS, ['momentum', 'adam'])))
 def test_variables_and_their_slots_stand_where_the_placement_says(placement, optimizer):
-  with Run(num_towers=4, placement=placement, optimizer=optimizer) as run, run.graph.as_default():
+  with small.Run(num_towers=4, placement=placement, optimizer=optimizer) as run, \
+      run.graph.as_default():
     assert all(op.type != 'VariableV2' for op in run.graph.get_operations())
     device_of = {variable.op.name: variable.device for variable in tf.global_variables()}
     trainable = {variable.op.name: variable.device for variable in tf.trainable_variables()}
@@ -159,7 +159,7 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
   for is_gathered in (True, False):
     splits = dict(train=small.random_examples(24)._replace(is_gathered=is_gathered),
                   validation=small.random_examples(16, 'validation'))
-    with Run(num_towers=1, **splits, **settings) as run:
+    with small.Run(num_towers=1, **splits, **settings) as run:
       assert (run.session_config.inter_op_parallelism_threads == -1) == is_gathered
       losses = [run.train() for _ in range(7)]
       told.append([losses, run.validate(), [run.train() for _ in range(2)]])
@@ -167,7 +167,7 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
       told[-1] += [run.train(), run.weights()['hidden/weights'].tolist()]
   assert told[0] == told[1]
   # An input that is not staged needs threads.
-  with Run(num_towers=1, train=splits['train'], depth=0) as run:
+  with small.Run(num_towers=1, train=splits['train'], depth=0) as run:
     assert run.session_config.inter_op_parallelism_threads > 0
 
 
@@ -233,7 +233,7 @@ def test_what_xla_compiles_on_cpus_is_rewritten_before(flags, is_rewritten, monk
 
 
 def test_the_device_table_adds_up():
-  with Run(num_towers=2, placement='balanced') as run, run.graph.as_default():
+  with small.Run(num_towers=2, placement='balanced') as run, run.graph.as_default():
     tf.Variable(0.0, use_resource=True)  # On no device, as what is made before a program.
     table = towers.format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),
                                        ['tower 0', 'tower 1'])

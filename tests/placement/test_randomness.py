@@ -9,7 +9,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 
 # Its initializers are other objects than those of tf.
@@ -131,7 +130,7 @@ def test_weights_by_initializer_objects_are_the_same_in_every_program():
   found = []
   for settings in (dict(num_towers=1), dict(num_towers=2), dict(num_towers=3, placement='balanced'),
                    dict(num_towers=2, mode='next', placement='replicated', tower_build='clone')):
-    with Run(model=of_initializer_objects, **settings) as run:
+    with small.Run(model=of_initializer_objects, **settings) as run:
       small.assert_same_weights(run.initial_weights, (found or [run.initial_weights])[0], 0)
       found.append(run.initial_weights)
 
@@ -182,7 +181,7 @@ def drawing_model(draw):
     (draw_by_generator, 'the op tower_0/.*from a generator')])
 def test_what_cannot_be_tied_to_tower_and_step_is_refused_by_name(draw, words):
   with pytest.raises(UsageError, match='The model draws random numbers by .*' + words):
-    Run(model=drawing_model(draw))
+    small.Run(model=drawing_model(draw))
 
 
 def test_what_a_model_draws_by_a_seed_that_it_computes_is_its_own_matter():
@@ -191,7 +190,7 @@ def test_what_a_model_draws_by_a_seed_that_it_computes_is_its_own_matter():
     tf.add_to_collection(MASKS, tf.random.stateless_normal(shape, seed))
     return V2.function(lambda seed: tf.random.stateless_normal(shape, seed))(seed)
 
-  with Run(model=drawing_model(draw), num_towers=2) as run:
+  with small.Run(model=drawing_model(draw), num_towers=2) as run:
     first = run.session.run(run.graph.get_collection(MASKS))
     run.train()
     second = run.session.run(run.graph.get_collection(MASKS))
@@ -206,5 +205,5 @@ def test_pooling_whose_seeds_must_be_0_is_left_alone():
                                           pooling_ratio=[1.0, 1.5, 1.5, 1.0])[0]
     return losses * tf.reduce_mean(pooled), metrics
 
-  with Run(model=model) as run:
+  with small.Run(model=model) as run:
     run.train()

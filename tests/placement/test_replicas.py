@@ -11,7 +11,6 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_same_weights
 from tests.tower import test_batch_norm
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
@@ -50,7 +49,7 @@ CASES = {
 
 def take_steps(placement, **settings):
   settings = dict(dict(num_towers=3, learning_rate=0.05, validates=True), **settings)
-  with Run(placement=placement, **settings) as run:
+  with small.Run(placement=placement, **settings) as run:
     losses = [run.steps.train() for _ in range(3)]
     means, count = run.validate()
     if run.program.replicas is not None:
@@ -65,13 +64,13 @@ def test_they_train_as_shared_variables_do(case):
   expected_told, expected_variables = take_steps('first', **CASES[case])
   for name, value in expected_told.items():
     np.testing.assert_allclose(told[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
-  assert_same_weights(variables, expected_variables)
+  small.assert_same_weights(variables, expected_variables)
 
 
 @pytest.mark.parametrize('build', small.nightly_but(['clone'], ['reuse', 'clone']))
 def test_no_tower_reads_from_another(build):
-  with Run(model=embedded, num_towers=3, placement='replicated', tower_build=build,
-           optimizer='adam') as run:
+  with small.Run(model=embedded, num_towers=3, placement='replicated', tower_build=build,
+                 optimizer='adam') as run:
     ops = run.graph.get_operations()
     device_of = {op.name: op.device for op in ops if op.type == 'VarHandleOp'}
     copied = set(run.program.replicas.names)
@@ -96,7 +95,7 @@ def test_no_tower_reads_from_another(build):
 
 
 def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):
-  with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
+  with small.Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.steps.train()
     run.steps.check_replicas()
     names = ['copies/tower_2/hidden/biases', 'copies/tower_1/hidden/biases', 'hidden/biases']
@@ -114,7 +113,7 @@ def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):
 
 
 def test_one_gradient_alone_can_be_fetched():
-  with Run(num_towers=3, placement='replicated', depth=0) as run:
+  with small.Run(num_towers=3, placement='replicated', depth=0) as run:
     gradient, _ = run.program.gradients.gradients[0]
     assert np.isfinite(run.session.run(gradient)).all()
 
@@ -130,16 +129,16 @@ def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
                                                           logits=tf.matmul(features, held[0]))
 
   with pytest.raises(UsageError, match='op tower_1.*variable held itself.*use variables=host'):
-    Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
-        tower_build='reuse')
-  with Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
-           validation=small.random_examples(16, 'validation')) as run:
+    small.Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
+              tower_build='reuse')
+  with small.Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
+                 validation=small.random_examples(16, 'validation')) as run:
     run.steps.train()
     assert_same_replicas(run)
 
 
 def test_one_tower_has_no_replicas_and_no_collectives():
-  with Run(num_towers=1, placement='replicated') as run:
+  with small.Run(num_towers=1, placement='replicated') as run:
     assert run.program.replicas is None and run.program.gradients.all_reduce is None
     run.steps.train()
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
@@ -198,11 +197,11 @@ WRITES = {
 
 def losses_after(write, path, **settings):
   """Returns the losses of the steps after a write."""
-  with Run(**settings) as run, run.graph.as_default():
+  with small.Run(**settings) as run, run.graph.as_default():
     run.steps.train()
     variables = {variable.op.name: variable for variable in tf.trainable_variables()}
     write(run, variables, path)
-    assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
+    small.assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
     losses = [run.steps.train() for _ in range(2)]
     if run.program.replicas is not None:
       assert_same_replicas(run)
@@ -233,14 +232,14 @@ def test_initial_values_from_a_checkpoint_reach_all_replicas(tmp_path):
 
   losses = []
   for num_towers, placement in ((1, 'host'), (3, 'replicated')):
-    with Run(model=model, num_towers=num_towers, placement=placement) as run:
-      assert_same_weights(run.initial_weights, other_weights(), tolerance=0)
+    with small.Run(model=model, num_towers=num_towers, placement=placement) as run:
+      small.assert_same_weights(run.initial_weights, other_weights(), tolerance=0)
       losses.append(run.steps.train())
   assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_a_write_that_replicas_cannot_follow_fails_and_changes_nothing():
-  with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
+  with small.Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.steps.train()
     before = test_guard.everything(run)
     biases = tf.trainable_variables()[-1]

@@ -11,7 +11,6 @@ import towers
 from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
 from tests.harness import small
-from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
 
@@ -102,7 +101,7 @@ if not IS_1:
     ('h5', 3, 'balanced', 'clone'), ('h5', 2, 'replicated', 'clone'), ('h5', 8, 'host', 'reuse')])
 def test_values_arrive_on_every_tower_whatever_the_format(way, num_towers, placement, build, files):
   model = KerasModel(lambda: WAYS[way](files), loss=LOSS)
-  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build) as run:
+  with small.Run(model=model, num_towers=num_towers, placement=placement, tower_build=build) as run:
     with run.graph.as_default():
       copies = {variable.op.name: run.session.run(variable)
                 for variable in tf.get_collection(REPLICAS)}
@@ -149,8 +148,8 @@ def test_only_what_was_set_comes_from_keras_and_the_rest_from_the_seed():
     return KerasModel(make, loss=LOSS)
 
   plain, one = make([]), make(['hidden'])
-  with Run(model=KerasModel(make_layers, loss=LOSS)) as expected, Run(model=plain) as run, \
-      Run(model=one) as half:
+  with small.Run(model=KerasModel(make_layers, loss=LOSS)) as expected, \
+      small.Run(model=plain) as run, small.Run(model=one) as half:
     small.assert_same_weights(run.initial_weights, expected.initial_weights, tolerance=0)
     assert not [op for op in run.graph.get_operations() if op.type == 'PyFunc']
     for name, value in expected.initial_weights.items():
@@ -174,7 +173,7 @@ def test_values_are_no_part_of_the_graph_and_keras_session_is_gone():
     sessions.append(weakref.ref(session._opened))
     return layers
 
-  with Run(model=KerasModel(make, loss=LOSS)) as run:
+  with small.Run(model=KerasModel(make, loss=LOSS)) as run:
     assert all((value == 0.5).all() for value in run.initial_weights.values())
     assert run.graph.as_graph_def().ByteSize() < 1e6
     gc.collect()

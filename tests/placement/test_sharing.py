@@ -9,7 +9,6 @@ import pytest
 import towers
 from tensorflow_v1 import load_keras, tf
 from tests.harness import small
-from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 
 keras = load_keras()
@@ -54,7 +53,7 @@ MODELS = {
 
 @functools.lru_cache(maxsize=None)
 def one_tower(kind):
-  with Run(model=MODELS[kind][0](), num_towers=1, validates=True) as one:
+  with small.Run(model=MODELS[kind][0](), num_towers=1, validates=True) as one:
     losses = [one.train() for _ in range(5)]
     return one.initial_weights, losses, one.weights(), one.validate()[0]
 
@@ -67,13 +66,13 @@ def test_variables_are_shared_placed_and_named_however_they_are_made(
     kind, num_towers, placement, has_validation_tower):
   make, names = MODELS[kind]
   initial, losses, weights, means = one_tower(kind)
-  with Run(model=make(), num_towers=num_towers, placement=placement,
-           validation_tower=has_validation_tower, validates=True) as run:
+  with small.Run(model=make(), num_towers=num_towers, placement=placement,
+                 validation_tower=has_validation_tower, validates=True) as run:
     assert sorted(run.weights()) == names
-    assert_same_weights(run.initial_weights, initial, tolerance=0)
+    small.assert_same_weights(run.initial_weights, initial, tolerance=0)
     assert len({value.tobytes() for value in initial.values()}) >= 3
     assert [run.train() for _ in losses] == pytest.approx(losses, abs=1e-5)
-    assert_same_weights(run.weights(), weights)
+    small.assert_same_weights(run.weights(), weights)
     assert run.validate()[0] == pytest.approx(means, abs=1e-5)
     with run.graph.as_default():
       devices = {variable.device for variable in tf.trainable_variables()}
@@ -110,9 +109,9 @@ def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
 
 def test_keras_layers_made_in_every_tower_are_refused_by_name():
   with pytest.raises(UsageError, match='dense_1/kernel(.|\n)*once, outside of the model function'):
-    Run(model=lambda batch, _: losses_of(keras.layers.Dense(3)(batch[0]), batch[1]), num_towers=2)
+    small.Run(model=lambda batch, _: losses_of(keras.layers.Dense(3)(batch[0]), batch[1]))
 
 
 def test_a_validation_tower_refuses_layers_that_hold_their_variables():
   with pytest.raises(UsageError, match='reads the variable .*/.* itself.*validation=switch'):
-    Run(model=keras_layers(), num_towers=3, validation_tower=True)
+    small.Run(model=keras_layers(), num_towers=3, validation_tower=True)

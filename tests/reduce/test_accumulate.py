@@ -9,7 +9,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.batch_norm_layer import batch_norm
@@ -24,8 +23,8 @@ def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
 
   train = small.random_examples(12)
   parts = np.split(train.arrays[0], 3)
-  with Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync',
-           train=train) as run:
+  with small.Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync',
+                 train=train) as run:
     run.train()
     moving = run.variables()
   np.testing.assert_allclose(moving['norm/moving_mean'],
@@ -36,8 +35,8 @@ def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
 
 
 def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
-  with Run(num_towers=3, placement='balanced', batch_size=12,
-           accumulate=2) as run, run.graph.as_default():
+  with small.Run(num_towers=3, placement='balanced', batch_size=12,
+                 accumulate=2) as run, run.graph.as_default():
     devices = {variable.op.name: variable.device for variable in tf.local_variables()}
     for variable in tf.trainable_variables():
       assert devices['accumulated/' + variable.op.name] == variable.device

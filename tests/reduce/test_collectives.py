@@ -9,7 +9,6 @@ import pytest
 from tensorflow_v1 import SUMS_16_BITS, tf
 from tests.harness import small
 from tests.harness.counted_links import CountedLinks
-from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.placement.collectives import choose_collective, sum_of_workers, sum_packed
@@ -52,7 +51,7 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, pack_bytes)
 def test_training_does_not_depend_on_fusion(fusion_megabytes):
   num_collectives = {0.0: 4, 0.0001: 2, 4.0: 1}[fusion_megabytes]
   settings = dict(placement='replicated', fusion_megabytes=fusion_megabytes)
-  with Run(num_towers=3, **settings) as run, Run(num_towers=1) as one:
+  with small.Run(num_towers=3, **settings) as run, small.Run(num_towers=1) as one:
     all_reduce = run.program.gradients.all_reduce
     assert all_reduce.num_collectives == num_collectives
     ops = [op for op in find_needed([run.program.train_op.op])
@@ -60,7 +59,7 @@ def test_training_does_not_depend_on_fusion(fusion_megabytes):
     assert len(ops) == 3 * num_collectives
     for _ in range(3):
       assert run.train() == pytest.approx(one.train(), abs=1e-6)
-    assert_same_weights(run.weights(), one.weights())
+    small.assert_same_weights(run.weights(), one.weights())
     if fusion_megabytes == 4.0:
       assert describe_all_reduce(all_reduce) == (
           'all-reduce: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average '
@@ -216,6 +215,6 @@ def test_a_first_step_ends_where_one_tower_fails_while_the_others_wait_for_it(nu
     return losses, metrics
 
   settings = dict(placement='replicated', tower_build='reuse')
-  with Run(model=model, num_towers=num_towers, **settings) as run, \
+  with small.Run(model=model, num_towers=num_towers, **settings) as run, \
       pytest.raises(tf.errors.OpError, match='no such row'):
     run.steps.train()

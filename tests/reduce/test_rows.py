@@ -11,7 +11,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from tests.reduce.test_workers import make_cluster
 from towers.placement.workers import Workers
 from towers.reduce.rows import RowSlots, has_each_once, merge_rows, plan_slots
@@ -49,8 +48,9 @@ def assert_same_rows_moved(cluster, one):
 def test_what_is_sent_does_not_grow_with_the_table():
   tables = []
   for num_rows in (LARGE, 100 * LARGE):
-    run = Run(model=make_model(num_rows), num_workers=2, num_towers=2, batch_size=8,
-              train=small.random_examples(16), validation=small.random_examples(8, 'validation'))
+    run = small.Run(model=make_model(num_rows), num_workers=2, num_towers=2, batch_size=8,
+                    train=small.random_examples(16),
+                    validation=small.random_examples(8, 'validation'))
     with run.graph.as_default():
       reduced = run.program.gradients
       [slots] = reduced.row_slots
@@ -117,9 +117,9 @@ def test_the_sum_of_what_workers_send_holds_every_row_once(indices, num_rows, is
 
 def test_rows_are_merged_once():
   def scopes_of(num_workers, clip_norm=None):
-    run = Run(model=make_model(LARGE), num_workers=num_workers, num_towers=1, clip_norm=clip_norm,
-              batch_size=8, train=small.random_examples(16), optimizer='momentum',
-              validation=small.random_examples(8, 'validation'))
+    run = small.Run(model=make_model(LARGE), num_workers=num_workers, num_towers=1, batch_size=8,
+                    clip_norm=clip_norm, train=small.random_examples(16), optimizer='momentum',
+                    validation=small.random_examples(8, 'validation'))
     run.session.close()
     return [op.name.split('/')[0] for op in run.graph.get_operations() if op.type == 'Unique']
 

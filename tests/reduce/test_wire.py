@@ -8,7 +8,6 @@ import pytest
 
 from tensorflow_v1 import SUMS_16_BITS, tf
 from tests.harness import small
-from tests.harness.small import Run
 from tests.reduce.test_rows import LARGE, assert_same_rows_moved, make_model
 from tests.reduce.test_workers import make_cluster, take_what_is_not_finite
 from towers.base.usage_error import UsageError
@@ -24,7 +23,7 @@ def test_indices_of_rows_and_votes_are_exact():
   # Of bfloat16 the numbers above 256 have gaps.
   settings = dict(model=make_model(100 * LARGE, spread=9000), train=small.random_examples(16),
                   validation=small.random_examples(8, 'validation'))
-  with make_cluster((2, 1), wire='bfloat16', **settings) as cluster, Run(
+  with make_cluster((2, 1), wire='bfloat16', **settings) as cluster, small.Run(
       num_towers=1, **settings) as one:
     [slots] = cluster.runs[0].program.gradients.row_slots
     assert slots.most == 4 * 5 and not slots.is_whole  # Known, so that they are sent in two parts.
@@ -80,8 +79,8 @@ def test_a_gradient_above_float16_changes_nothing_and_is_explained():
 
 @needs_16_bits
 def test_one_worker_sends_nothing():
-  ops = [[(op.name, op.type) for op in Run(placement='replicated', wire=wire).graph.get_operations()
-          ] for wire in ('float32', 'float16')]
+  runs = [small.Run(placement='replicated', wire=wire) for wire in ('float32', 'float16')]
+  ops = [[(op.name, op.type) for op in run.graph.get_operations()] for run in runs]
   assert ops[0] == ops[1]
 
 
@@ -94,4 +93,4 @@ def test_what_cannot_be_sent_is_refused():
     assert choose_wire('bfloat16', num_workers=1) is None
   else:
     with pytest.raises(UsageError, match='wire=float16.*1.14.*use wire=float32, or TensorFlow'):
-      Run(wire='float16')
+      small.Run(wire='float16')

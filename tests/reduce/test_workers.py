@@ -7,7 +7,6 @@ import towers
 from tensorflow_v1 import SUMS_16_BITS, tf
 from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run, assert_same_weights
 from tests.tower.test_batch_norm import averages
 from tests.tower.test_batch_norm import model as batch_norm_model
 from towers.base.usage_error import UsageError
@@ -34,7 +33,7 @@ def assert_one_tower(cluster, one, *, steps=STEPS, tolerance=2e-6):
   assert counters == [one.counters()] * len(counters)
   weights = [run.weights() for run in cluster.runs]
   for other in weights:
-    assert_same_weights(other, one.weights(), tolerance)
+    small.assert_same_weights(other, one.weights(), tolerance)
     assert all(other[name].tobytes() == value.tobytes() for name, value in weights[0].items())
 
 
@@ -44,12 +43,12 @@ def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
   # The towers of two workers take turns: 0 2 | 1 3.
   settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard', validates=True,
                   train=small.random_examples(16))
-  with make_cluster((2, 2), **settings) as cluster, Run(num_towers=4, **settings) as one:
+  with make_cluster((2, 2), **settings) as cluster, small.Run(num_towers=4, **settings) as one:
     assert_one_tower(cluster, one, tolerance=1e-5)
     means = [means for means, _ in cluster.each(lambda run: run.validate())]
     assert means[0] == means[1] == pytest.approx(one.validate()[0], abs=1e-5)
     for run in cluster.runs:
-      assert_same_weights(averages(run), averages(one), 1e-5)
+      small.assert_same_weights(averages(run), averages(one), 1e-5)
 
 
 @pytest.mark.nightly
@@ -57,7 +56,7 @@ def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_o
   settings = dict(optimizer='adam', average_weights=0.9, validates=True)
   with make_cluster((2, 1), **settings) as cluster:
     cluster.train()
-    everywhere = cluster.each(Run.variables)
+    everywhere = cluster.each(small.Run.variables)
     assert 'hidden/weights/Adam_1' in everywhere[0]
     assert not find_different(everywhere)
     assert cluster.runs[0].program.broadcast.moved_op is None
@@ -65,14 +64,14 @@ def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_o
     for _ in range(3):
       cluster.train()
     moving = set(averages(cluster.runs[0]))
-    assert find_different(cluster.each(Run.variables)) == moving and len(moving) == 4
+    assert find_different(cluster.each(small.Run.variables)) == moving and len(moving) == 4
     run = cluster.runs[0]
     sent = [op for op in find_needed([run.program.broadcast.moved_op])
             if op.type == 'CollectiveBcastSend']
     assert sum(op.inputs[0].shape.num_elements() for op in sent) == sum(
         value.size for value in averages(run).values())
     cluster.each(lambda run: run.steps.begin_pass(3))
-    assert not find_different(cluster.each(Run.variables))
+    assert not find_different(cluster.each(small.Run.variables))
 
 
 def find_different(everywhere):
@@ -89,7 +88,7 @@ def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
   for program in programs:
     settings = dict(train=small.random_examples(16), mode='shard', depth=2, validates=True,
                     **program)
-    with make_cluster((2, 2), **settings) as cluster, Run(num_towers=1, **settings) as one:
+    with make_cluster((2, 2), **settings) as cluster, small.Run(num_towers=1, **settings) as one:
       assert_one_tower(cluster, one, steps=3)
       cluster.each(lambda run: run.validate())
     servers.append(cluster.servers)
@@ -128,7 +127,7 @@ def test_nan_in_one_worker_changes_nothing_in_any(placement, model):
     assert 'another worker' in findings[0].describe()
     assert 'in tower 0 the loss is nan and the gradient of' in findings[1].describe()
     for run, weights in zip(cluster.runs, before):
-      assert_same_weights(run.weights(), weights, 0)
+      small.assert_same_weights(run.weights(), weights, 0)
       assert run.counters() == [0, 0]
       assert not any(run.steps.agree(request, False) for request in VOTES)
 
@@ -169,7 +168,7 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
 
     cluster.each(refused)
     for run, weights in zip(cluster.runs, before):
-      assert_same_weights(run.weights(), weights, 0)
+      small.assert_same_weights(run.weights(), weights, 0)
 
 
 def test_all_workers_get_a_vote_after_the_next_step_and_once():
@@ -194,7 +193,7 @@ def test_the_chiefs_state_becomes_that_of_all():
     expected = cluster.runs[0].variables()
     cluster.each(lambda run: run.steps.broadcast())
     assert 'global_step' in expected and 'hidden/weights/Momentum' in expected
-    assert not find_different([expected, *cluster.each(Run.variables)])
+    assert not find_different([expected, *cluster.each(small.Run.variables)])
 
 
 def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():
@@ -205,16 +204,16 @@ def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), {}
 
   with pytest.raises(UsageError, match='float16, which no all-reduce can sum'):
-    Run(model=model, num_workers=2, num_towers=1)
-  with Run(num_towers=2) as run:
+    small.Run(model=model, num_workers=2, num_towers=1)
+  with small.Run(num_towers=2) as run:
     assert run.program.gradients.votes is None and run.program.broadcast is None
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
   # An elastic run may go on as one worker.
-  with Run(num_towers=2, collective='ring') as run:
+  with small.Run(num_towers=2, collective='ring') as run:
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
     with run.graph.as_default():
       assert ('\ncollective=ring has nothing to sum: there is one worker, whose towers share their '
               'variables\n') in describe_run(run.program)
   for num_workers in (1, 2):
     with pytest.raises(UsageError, match='runs on GPUs alone'):
-      Run(num_towers=2, num_workers=num_workers, collective='nccl')
+      small.Run(num_towers=2, num_workers=num_workers, collective='nccl')

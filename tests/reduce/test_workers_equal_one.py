@@ -12,7 +12,6 @@ from tests import test_towers_equal_one as law
 from tests.harness import small
 from tests.harness.covering import cover
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run, assert_moved, assert_same_weights
 from tests.reduce.test_rows import LARGE, SMALL, make_model
 
 NUM_STEPS = 5
@@ -68,21 +67,21 @@ def test_workers_equal_one_tower(point):
                                            'tower_build')}
   settings, tolerance = settings_of(point), WIRES[point['wire']]
   with InProcessCluster(num_workers=num_workers, num_towers=num_towers, **layout,
-                        **settings) as cluster, Run(num_towers=1, depth=0, **settings) as one:
+                        **settings) as cluster, small.Run(num_towers=1, depth=0, **settings) as one:
     # Nothing is rounded but gradients, so the loss of the first step is not.
     assert cluster.train() == pytest.approx(one.train(), abs=2e-5)
     for _ in range(NUM_STEPS - 1):
       assert cluster.train() == pytest.approx(one.train(), abs=tolerance)
-    assert_moved(one.initial_weights, one.weights(), at_least=2e-4)
+    small.assert_moved(one.initial_weights, one.weights(), at_least=2e-4)
     assert [run.counters() for run in cluster.runs] == [one.counters()] * num_workers
     expected, found = one.variables(), [run.variables() for run in cluster.runs]
     weights = set(one.weights())
     for values in found:
       names = expected if point['wire'] == 'float32' else weights
-      assert_same_weights({name: values[name] for name in names},
-                          {name: expected[name] for name in names}, tolerance)
+      small.assert_same_weights({name: values[name] for name in names},
+                                {name: expected[name] for name in names}, tolerance)
       assert all(np.array_equal(values[name], found[0][name]) for name in weights)
     means, num_examples = one.validate()
-    for theirs, count in cluster.each(Run.validate):
+    for theirs, count in cluster.each(small.Run.validate):
       assert count == num_examples and theirs == pytest.approx(means, abs=tolerance)
     assert cluster.train() == pytest.approx(one.train(), abs=tolerance)

@@ -11,7 +11,6 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 
 NUM_TRAIN, NUM_VALIDATION, BATCH = 13, 9, 4
 # A run that would block answers with an error within this time.
@@ -34,8 +33,8 @@ def count(batch, is_training):
 
 
 def open_run(**settings):
-  return Run(model=count, batch_size=BATCH, train=numbered(NUM_TRAIN, 'train', 1),
-             validation=numbered(NUM_VALIDATION, 'validation', -1), **settings)
+  return small.Run(model=count, batch_size=BATCH, train=numbered(NUM_TRAIN, 'train', 1),
+                   validation=numbered(NUM_VALIDATION, 'validation', -1), **settings)
 
 
 def expected_mean(split, step):

@@ -8,7 +8,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_moved, assert_same_weights, nightly_but
 from tests.test_towers_equal_one import contrasted, counted, several
 from towers.base.usage_error import UsageError
 from towers.tower.all_towers import all_rows, all_sum
@@ -21,9 +20,9 @@ TRAIN, VALIDATION = small.random_examples(21), small.random_examples(9, 'validat
 
 def train(model, **settings):
   """Returns losses, weights and what validation measures."""
-  with Run(model=model, train=TRAIN, validation=VALIDATION, **settings) as run:
+  with small.Run(model=model, train=TRAIN, validation=VALIDATION, **settings) as run:
     losses = [run.train() for _ in range(NUM_STEPS)]
-    assert_moved(run.initial_weights, run.weights())
+    small.assert_moved(run.initial_weights, run.weights())
     return losses, run.weights(), run.validate()[0]
 
 
@@ -41,7 +40,7 @@ def test_several_losses_are_the_sum_of_their_means():
   (losses, weights, measured), expected = [
       train(model, num_towers=1) for model in (listed, by_hand)]
   np.testing.assert_allclose(losses, expected[0], atol=1e-6)
-  assert_same_weights(weights, expected[1])
+  small.assert_same_weights(weights, expected[1])
   assert set(measured) == {'loss', 'loss_1', 'loss_2'}
   # Over the whole split each is divided by its own weights.
   assert measured['loss'] == pytest.approx(measured['loss_1'] + measured['loss_2'])
@@ -77,7 +76,7 @@ def test_rows_that_fill_a_batch_are_in_no_sum():
 def test_a_session_evaluates_other_examples_as_one_tower_would():
   measured = []
   for num_towers in (1, 3):
-    with Run(num_towers=num_towers, model=contrasted, train=TRAIN) as run:
+    with small.Run(num_towers=num_towers, model=contrasted, train=TRAIN) as run:
       measured.append(run.opened.evaluate(small.random_examples(13, 'other', seed=2)))
   assert measured[1] == pytest.approx(measured[0], abs=1e-5)
 
@@ -94,8 +93,8 @@ def test_micro_batches_of_values_of_all_towers_alone_are_warned_of(accumulate, c
   assert len(caplog.records) == accumulate - 1
 
 
-@pytest.mark.parametrize('model', nightly_but([counted], [counted, contrasted]))
-@pytest.mark.parametrize('num_rows', nightly_but([24], [24, 21]))
+@pytest.mark.parametrize('model', small.nightly_but([counted], [counted, contrasted]))
+@pytest.mark.parametrize('num_rows', small.nightly_but([24], [24, 21]))
 def test_the_check_finds_that_towers_equal_one(model, num_rows):
   # Of 24 rows all batches have one size, which models may build in.
   report = towers.check(model, small.random_examples(num_rows), num_towers=2, batch_size=8,

@@ -6,7 +6,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 
 SETTINGS = dict(optimizer='sgd', batch_size=12, train=small.random_examples(24))
@@ -82,7 +81,7 @@ def kept_for_the_gradient():
     (kept_for_the_gradient, 'gradients', 'in no collection')])
 def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_towers):
   with pytest.raises(UsageError) as error:
-    Run(model=make(), num_towers=num_towers, **SETTINGS)
+    small.Run(model=make(), num_towers=num_towers, **SETTINGS)
   message = str(error.value)
   assert message.startswith(f'The {what} of tower 1 is computed from the op tower_0/'), message
   assert fix in message
@@ -91,10 +90,10 @@ def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_t
 @pytest.mark.nightly(but='<lambda>0')
 @pytest.mark.parametrize('make', [lambda: total_loss, lambda: collected_losses, kept_in_python])
 def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside_it(make):
-  with Run(model=make(), num_towers=1, **SETTINGS) as run:
+  with small.Run(model=make(), num_towers=1, **SETTINGS) as run:
     run.train()
   with pytest.raises(UsageError, match='loss of tower 1 is computed from the op tower_0/'):
-    Run(model=make(), num_towers=2, validation_tower=True, **SETTINGS)
+    small.Run(model=make(), num_towers=2, validation_tower=True, **SETTINGS)
 
 
 def advised(batch, is_training):
@@ -131,11 +130,12 @@ def harmless():
     (lambda: collected_losses, 'clone')],  # Clones hold their own losses alone.
     ids=['advised-reuse', 'advised-clone', 'harmless-reuse', 'collected_losses-clone'])
 def test_what_takes_nothing_of_other_towers_equals_one_tower(model, build):
-  with Run(model=model(), num_towers=3, tower_build=build, validates=True, **SETTINGS) as run, \
-      Run(model=model(), num_towers=1, validates=True, **SETTINGS) as one:
+  settings = dict(SETTINGS, validates=True)
+  with small.Run(model=model(), num_towers=3, tower_build=build, **settings) as run, \
+      small.Run(model=model(), num_towers=1, **settings) as one:
     for _ in range(3):
       assert run.train() == pytest.approx(one.train(), abs=1e-5)
-    assert_same_weights(run.weights(), one.weights())
+    small.assert_same_weights(run.weights(), one.weights())
     assert run.validate()[0] == pytest.approx(one.validate()[0], abs=1e-5)
 
 
@@ -190,7 +190,7 @@ def explicit(losses_of):
     'tower_0/decay')])
 def test_a_loss_that_holds_penalties_is_refused(make, name, losses_of, num_towers):
   with pytest.raises(UsageError) as error:
-    Run(model=make(losses_of), num_towers=num_towers, **SETTINGS)
+    small.Run(model=make(losses_of), num_towers=num_towers, **SETTINGS)
   message = str(error.value)
   assert f'REGULARIZATION_LOSSES, {name}, ' in message
   assert 'add_regularization_losses=False' in message
@@ -201,8 +201,8 @@ def test_a_loss_that_holds_penalties_is_refused(make, name, losses_of, num_tower
     lambda losses: tf.losses.get_total_loss(add_regularization_losses=False),
     lambda losses: with_print(losses, tf.losses.get_regularization_loss())])
 def test_penalties_beside_the_loss_count_once_at_one_tower(losses_of):
-  with Run(model=regularized(losses_of), num_towers=1,
-           **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as plain:
+  with small.Run(model=regularized(losses_of), num_towers=1,
+                 **SETTINGS) as run, small.Run(num_towers=1, **SETTINGS) as plain:
     weights = run.weights()['hidden/weights']
     run.train(), plain.train()
     moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
@@ -224,5 +224,5 @@ def test_what_a_clone_collected_is_another_towers_too():
 
   # Batches of 3, 3 and 2: the second tower is a clone, the third none.
   with pytest.raises(UsageError, match='loss of tower 2 is computed from the op tower_1/'):
-    Run(model=model, num_towers=3, tower_build='clone', train=small.random_examples(16),
-        validation=small.random_examples(8, 'validation'))
+    small.Run(model=model, num_towers=3, tower_build='clone', train=small.random_examples(16),
+              validation=small.random_examples(8, 'validation'))

@@ -9,7 +9,6 @@ from tensorflow_v1 import tf
 from tests.data.test_skipped_steps import examples_without
 from tests.harness import small
 from tests.harness.device_audit import DeviceAudit
-from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.input import pipeline
 from towers.tower.batch_norm_layer import batch_norm
@@ -49,16 +48,16 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
     parts = parts[:1]
   mean = np.average([part.mean(0) for part in parts], 0, [len(part) for part in parts])
   variance = np.average([part.var(0, ddof=1) for part in parts], 0, [len(part) for part in parts])
-  with Run(model=one_layer, num_towers=num_towers, batch_norm=kind, train=train,
-           validates=True) as run:
+  with small.Run(model=one_layer, num_towers=num_towers, batch_norm=kind, train=train,
+                 validates=True) as run:
     run.validate()
-    assert_same_weights(averages(run),
-                        {'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)
+    small.assert_same_weights(averages(run), {
+        'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)
     run.train()
     after = {'norm/moving_mean': 0.25 * mean, 'norm/moving_variance': 0.75 + 0.25 * variance}
-    assert_same_weights(averages(run), after, tolerance=1e-6)
+    small.assert_same_weights(averages(run), after, tolerance=1e-6)
     run.validate()
-    assert_same_weights(averages(run), after, tolerance=1e-6)
+    small.assert_same_weights(averages(run), after, tolerance=1e-6)
 
 
 @pytest.mark.nightly(but='split-first')
@@ -66,8 +65,8 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
 def test_empty_towers_have_no_part(mode, kind, monkeypatch):
   # 11 in batches of 5 leave one for 3 towers; in `shard` mode the first may be empty.
   monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
-  with Run(model=model, mode=mode, num_towers=3, batch_size=5, batch_norm=kind,
-           train=small.random_examples(11)) as run:
+  with small.Run(model=model, mode=mode, num_towers=3, batch_size=5, batch_norm=kind,
+                 train=small.random_examples(11)) as run:
     losses = [run.train() for _ in range(9)]
     assert all(np.isfinite(value).all()
                for value in [losses, *run.weights().values(), *averages(run).values()])
@@ -81,8 +80,8 @@ def test_empty_towers_have_no_part(mode, kind, monkeypatch):
 @pytest.mark.parametrize('bad, of_first', [([], [16, 19, 22]), ([16, 19, 22], [17, 20, 23])])
 def test_first_is_the_first_tower_that_has_examples(bad, of_first, monkeypatch):
   monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
-  with Run(model=one_layer, mode='shard', num_towers=3, batch_size=8,
-           train=examples_without(bad, 24)) as run:
+  with small.Run(model=one_layer, mode='shard', num_towers=3, batch_size=8,
+                 train=examples_without(bad, 24)) as run:
     run.train(), run.train()
     before = averages(run)['norm/moving_mean']
     run.train()
@@ -94,13 +93,13 @@ def test_first_is_the_first_tower_that_has_examples(bad, of_first, monkeypatch):
 @pytest.mark.nightly(but='13-False')
 @pytest.mark.parametrize('num_train, is_joined', [(16, False), (13, False), (17, True)])
 def test_first_takes_no_moments_of_towers_that_are_never_asked(num_train, is_joined):
-  with Run(model=one_layer, num_towers=3, train=small.random_examples(num_train)) as run:
+  with small.Run(model=one_layer, num_towers=3, train=small.random_examples(num_train)) as run:
     names = [op.name for op in run.graph.get_operations()]
     assert any(name.startswith('all_sum') for name in names) == is_joined
 
 
 def test_validation_sums_no_moments_between_towers_and_workers():
-  run = Run(model=model, batch_norm='sync', num_towers=3, num_workers=2, validates=True)
+  run = small.Run(model=model, batch_norm='sync', num_towers=3, num_workers=2, validates=True)
   validation = run.program.validation
 
   def sums(audit):
@@ -145,11 +144,11 @@ def foreign(batch, is_training):
 ])
 def test_what_would_silently_go_wrong_is_refused(broken, kind, words):
   with pytest.raises(UsageError, match=words):
-    Run(model=broken, num_towers=2, batch_norm=kind)
+    small.Run(model=broken, num_towers=2, batch_norm=kind)
 
 
 def test_foreign_updates_run_once_a_step():
-  with Run(model=foreign, num_towers=3, validates=True) as run:
+  with small.Run(model=foreign, num_towers=3, validates=True) as run:
     before = averages(run)['moving_mean']
     for _ in range(3):
       run.train()

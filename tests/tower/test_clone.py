@@ -15,7 +15,6 @@ from tensorflow_v1 import tf
 from tests.checks.zoo import ZOO
 from tests.checks.zoo.parts import XY
 from tests.harness import small
-from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.tower.batch_norm_layer import batch_norm
@@ -50,7 +49,7 @@ def rich_model(batch, is_training):
 
 def outcome(build, model=rich_model, **settings):
   """Returns all that a run shows: losses, metrics, variables of all kinds, and the graph."""
-  with Run(model=model, tower_build=build, validates=True, **settings) as run:
+  with small.Run(model=model, tower_build=build, validates=True, **settings) as run:
     losses = [run.train() for _ in range(NUM_STEPS)]
     metrics = run.validate()
     losses += [run.train()]
@@ -61,8 +60,7 @@ def assert_same(left, right):
   np.testing.assert_array_equal(left[0], right[0])
   assert left[1] == right[1]
   assert list(left[2]) == list(right[2])
-  for name, value in left[2].items():
-    np.testing.assert_array_equal(value, right[2][name], err_msg=name)
+  small.assert_same_weights(left[2], right[2], tolerance=0)
 
 
 def towers_of(graph, num_towers):
@@ -160,13 +158,13 @@ def test_auto_clones_a_tower_of_many_ops(least, num_calls, monkeypatch):
     return small.model(batch, is_training)
 
   monkeypatch.setattr('towers.tower.cloning.cloner._OPS_WORTH_CLONING', least)
-  with Run(model=model, num_towers=3, batch_size=6, tower_build='auto'):
+  with small.Run(model=model, num_towers=3, batch_size=6, tower_build='auto'):
     assert len(calls) == num_calls
 
 
 def test_an_unknown_build_is_refused():
   with pytest.raises(UsageError, match='tower_build'):
-    Run(tower_build='copy')
+    small.Run(tower_build='copy')
 
 
 class Computed(NamedTuple):

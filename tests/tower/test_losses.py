@@ -7,7 +7,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 
 EVEN = dict(train=small.random_examples(16), validation=small.random_examples(8, 'validation'))
@@ -46,7 +45,7 @@ def forget_shape(values):
     (with_metric, 'The metric right', 'one value per example')], ids=['loss', 'metric'])
 def test_one_value_for_a_batch_of_several_is_refused(make, what, fix, settings, batch):
   with pytest.raises(UsageError) as error:
-    Run(model=make(one_value), **settings)
+    small.Run(model=make(one_value), **settings)
   assert str(error.value).startswith(f'{what} has 1 values for {batch}')
   assert fix in str(error.value)
 
@@ -68,32 +67,32 @@ def test_rows_beyond_the_number_of_examples_are_refused():
 def test_what_only_a_run_can_tell_is_refused_before_anything_is_updated(
     examples, num_towers, settings):
   model = with_loss(lambda losses: forget_shape(one_value(losses)))
-  with Run(model=model, num_towers=num_towers, train=small.random_examples(examples),
-           **settings) as run:
+  with small.Run(model=model, num_towers=num_towers, train=small.random_examples(examples),
+                 **settings) as run:
     before = run.variables()
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
       run.steps.train()
     rows = 8 // num_towers // settings.get('accumulate', 1)
     assert re.search(r'The loss of the model does not have one value for each .*one value per '
                      rf'example.* two numbers:\] \[1\] \[({rows}|{rows + 1})\]', str(error.value))
-    assert_same_weights(run.variables(), before, tolerance=0)
+    small.assert_same_weights(run.variables(), before, tolerance=0)
 
 
 def test_a_loss_of_too_few_values_in_one_batch_alone_is_refused_there():
   # An epoch of 13 is 8 and 5 examples.
   model = with_loss(
       lambda losses: tf.cond(tf.equal(tf.size(losses), 8), lambda: losses, lambda: losses[:2]))
-  with Run(model=model, num_towers=1) as run:
+  with small.Run(model=model, num_towers=1) as run:
     run.train()
     weights = run.weights()
     with pytest.raises(tf.errors.InvalidArgumentError, match=r'\[2\] \[5\]'):
       run.steps.train()
-    assert_same_weights(run.weights(), weights, tolerance=0)
+    small.assert_same_weights(run.weights(), weights, tolerance=0)
 
 
 def test_a_metric_that_only_a_run_can_tell_ends_validation():
   model = with_metric(lambda right: forget_shape(one_value(right)))
-  with Run(model=model, num_towers=2, validates=True) as run, pytest.raises(
+  with small.Run(model=model, num_towers=2, validates=True) as run, pytest.raises(
       tf.errors.InvalidArgumentError, match='The metric right does not have one value'):
     run.validate()
 
@@ -103,11 +102,11 @@ def test_a_metric_that_only_a_run_can_tell_ends_validation():
 def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accumulate):
   settings = dict(train=small.random_examples(17), batch_size=16, accumulate=accumulate,
                   validates=True)
-  with Run(model=with_loss(forget_shape), num_towers=num_towers, **settings) as run, \
-      Run(num_towers=1, **settings) as plain:
+  with small.Run(model=with_loss(forget_shape), num_towers=num_towers, **settings) as run, \
+      small.Run(num_towers=1, **settings) as plain:
     for _ in range(4):
       assert run.train() == pytest.approx(plain.train(), abs=1e-5)
-    assert_same_weights(run.weights(), plain.weights())
+    small.assert_same_weights(run.weights(), plain.weights())
     assert run.validate()[0] == pytest.approx(plain.validate()[0], abs=1e-5)
 
 
@@ -117,7 +116,7 @@ def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accu
 def test_a_check_is_one_op_and_none_where_shapes_tell(examples, checks_per_tower, build):
   settings = dict(EVEN, train=small.random_examples(examples),
                   validation=small.random_examples(examples, 'validation'))
-  with Run(num_towers=2, tower_build=build, **settings) as run:
+  with small.Run(num_towers=2, tower_build=build, **settings) as run:
     checks = [op for op in run.graph.get_operations() if op.type == 'Assert' and op.name.startswith(
         'tower_')]
     assert len(checks) == 2 * checks_per_tower
@@ -131,6 +130,6 @@ def test_a_check_is_one_op_and_none_where_shapes_tell(examples, checks_per_tower
 @pytest.mark.nightly(but='3-False')
 @pytest.mark.parametrize('num_towers, may_be_empty', [(3, False), (4, True)])
 def test_values_are_cut_only_where_a_row_may_be_filler(num_towers, may_be_empty):
-  with Run(num_towers=num_towers, validates=True) as run:
+  with small.Run(num_towers=num_towers, validates=True) as run:
     types = [op.type for op in run.graph.get_operations() if op.name.startswith('tower_1/')]
   assert ('StridedSlice' in types) == may_be_empty

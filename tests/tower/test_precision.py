@@ -7,7 +7,6 @@ import models
 import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from tests.harness.small import Run, assert_same_weights
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
@@ -31,7 +30,7 @@ def normed(batch, is_training):
 
 def take_steps(**settings):
   """Returns the weights after some steps."""
-  with Run(**settings) as run:
+  with small.Run(**settings) as run:
     for _ in range(NUM_STEPS):
       run.steps.train()
     return run.weights()
@@ -43,8 +42,8 @@ def get_scale(run):
 
 
 def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
-  with Run(num_towers=2, placement='replicated', model=normed,
-           **MIXED) as run, run.graph.as_default():
+  with small.Run(num_towers=2, placement='replicated', model=normed,
+                 **MIXED) as run, run.graph.as_default():
     kept = [*tf.global_variables(), *tf.local_variables(), *tf.get_collection(REPLICAS)]
     assert {variable.dtype.base_dtype for variable in kept} == {tf.float32, tf.int64}
     products = [op for op in run.graph.get_operations()
@@ -65,7 +64,7 @@ def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
 def test_a_scale_changes_nothing_but_what_would_be_lost(loss_scale, clip_norm):
   weights = take_steps(num_towers=2, clip_norm=clip_norm, loss_scale=loss_scale, **MIXED)
   expected = take_steps(num_towers=2, clip_norm=clip_norm, loss_scale=256.0, **MIXED)
-  assert_same_weights(weights, expected, tolerance=2e-5)
+  small.assert_same_weights(weights, expected, tolerance=2e-5)
 
 
 def faint(batch, is_training):
@@ -77,7 +76,7 @@ def faint(batch, is_training):
 @pytest.mark.nightly(but='4096.0-True')
 @pytest.mark.parametrize('loss_scale, learns', [(1.0, False), (4096.0, True), (None, True)])
 def test_gradients_too_small_for_half_are_saved_by_a_scale(loss_scale, learns):
-  with Run(num_towers=2, model=faint, loss_scale=loss_scale, learning_rate=1e6, **MIXED) as run:
+  with small.Run(model=faint, loss_scale=loss_scale, learning_rate=1e6, **MIXED) as run:
     run.steps.train()
     changes = [np.abs(value - run.initial_weights[name]).max()
                for name, value in run.weights().items()]
@@ -113,7 +112,7 @@ def test_penalties_weigh_the_same_at_any_scale_and_in_any_micro_batches(loss_sca
     return take_steps(model=model, batch_size=6, **dict(MIXED, **settings))
 
   found = weights(num_towers=2, loss_scale=loss_scale, accumulate=accumulate)
-  assert_same_weights(found, weights(num_towers=1, precision='float32'), tolerance=2e-3)
+  small.assert_same_weights(found, weights(num_towers=1, precision='float32'), tolerance=2e-3)
   plain = weights(unregularized, num_towers=1, precision='float32')
   assert all(np.abs(found[name] - plain[name]).max() > 2e-2 for name in found)
 
@@ -129,12 +128,12 @@ def steep(batch, is_training):
 @pytest.mark.parametrize('accumulate, num_towers', [(3, 2), (1, 1), (4, 3), (2, 1)])
 def test_micro_batches_overflow_where_one_batch_does(accumulate, num_towers):
   def train(loss_scale):
-    with Run(model=steep, batch_size=12, train=small.random_examples(12), precision='mixed',
-             loss_scale=loss_scale, accumulate=accumulate, num_towers=num_towers) as run:
+    with small.Run(model=steep, batch_size=12, train=small.random_examples(12), precision='mixed',
+                   loss_scale=loss_scale, accumulate=accumulate, num_towers=num_towers) as run:
       run.steps.train()
       return run.weights()
 
-  assert_same_weights(train(512.0), train(1.0), tolerance=1e-3)
+  small.assert_same_weights(train(512.0), train(1.0), tolerance=1e-3)
   with pytest.raises(NotFinite):
     train(1024.0)
 
@@ -157,7 +156,7 @@ def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scal
   train = faults.poison(TRAIN, test_guard.ROW, 300.0)
   settings = {**dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed',
                      train=train), **settings}
-  with Run(**settings) as run:
+  with small.Run(**settings) as run:
     run.steps.train()
     assert get_scale(run) == (2 ** 15, 1)
     before = test_guard.everything(run)
@@ -174,19 +173,20 @@ def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scal
 
 
 def test_what_no_scale_can_help_is_not_finite_at_once():
-  with Run(num_towers=3, precision='mixed', train=faults.poison(TRAIN, test_guard.ROW)) as run:
+  mixed = dict(num_towers=3, precision='mixed')
+  with small.Run(train=faults.poison(TRAIN, test_guard.ROW), **mixed) as run:
     run.steps.train()
     with pytest.raises(NotFinite):
       run.steps.train()
     assert get_scale(run) == (2 ** 15, 1) and 'tower 2' in run.steps.retry().describe()
   # Gradients that are NaN at any scale are reported once the scale is 1.
-  with Run(num_towers=3, precision='mixed', model=faults.root_of_zero,
-           train=faults.poison(TRAIN, test_guard.ROW, 0.0)) as run, pytest.raises(NotFinite):
+  with small.Run(model=faults.root_of_zero, train=faults.poison(TRAIN, test_guard.ROW, 0.0),
+                 **mixed) as run, pytest.raises(NotFinite):
     for _ in range(2 * 16 + 2):
       run.steps.train()
   # A fixed scale is not touched.
-  with Run(num_towers=3, precision='mixed', loss_scale=2.0 ** 15, learning_rate=1e-4, model=squared,
-           train=faults.poison(TRAIN, test_guard.ROW, 300.0)) as run:
+  with small.Run(loss_scale=2.0 ** 15, learning_rate=1e-4, model=squared,
+                 train=faults.poison(TRAIN, test_guard.ROW, 300.0), **mixed) as run:
     run.steps.train()
     with pytest.raises(NotFinite):
       run.steps.train()
@@ -195,7 +195,7 @@ def test_what_no_scale_can_help_is_not_finite_at_once():
 def test_the_scale_grows_after_good_steps_up_to_a_limit(monkeypatch):
   monkeypatch.setattr('towers.tower.precision._GOOD_STEPS', 3)
   monkeypatch.setattr('towers.tower.precision._LARGEST_SCALE', 2.0 ** 16)
-  with Run(num_towers=2, model=faint, **MIXED) as run:
+  with small.Run(num_towers=2, model=faint, **MIXED) as run:
     scales = []
     for _ in range(7):
       run.steps.train()
@@ -228,7 +228,7 @@ def test_weights_that_are_half_themselves_are_refused():
     return losses * own, metrics
 
   with pytest.raises(UsageError, match='own and 0 more weights are of float16 themselves'):
-    Run(num_towers=2, model=model, **MIXED)
+    small.Run(num_towers=2, model=model, **MIXED)
 
 
 @pytest.mark.nightly(but='convnet-first')
@@ -236,8 +236,8 @@ def test_weights_that_are_half_themselves_are_refused():
     ('convnet', 'first'), ('resnet20', 'first'), ('resnet20', 'sync')])
 def test_models_compute_in_half(name, kind):
   data = load_synthetic(image_shape=(32, 32, 3), num_classes=10, num_train=4, num_validation=2)
-  run = Run(model=models.build_classifier(name, num_classes=10), batch_norm=kind, batch_size=4,
-            **dict(MIXED, train=data.train, validation=data.validation))
+  run = small.Run(model=models.build_classifier(name, num_classes=10), batch_norm=kind,
+                  batch_size=4, **dict(MIXED, train=data.train, validation=data.validation))
   convolutions = [op for op in run.graph.get_operations() if op.type.startswith('Conv2D')]
   assert convolutions and {op.outputs[0].dtype for op in convolutions} == {tf.float16}
   assert {gradient.dtype for gradient, _ in run.program.gradients.gradients} == {tf.float32}

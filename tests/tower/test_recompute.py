@@ -10,7 +10,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness.processes import run_python
-from tests.harness.small import Run, classify, dense, model
+from tests.harness.small import Run, assert_same_weights, classify, dense, model
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.all_towers import SUMS
@@ -46,9 +46,7 @@ def assert_same_bits(recompute, **settings):
   [plain, plain_values, _], [losses, values, program] = [
       train(recompute=setting, **settings) for setting in ('none', recompute)]
   assert losses == plain
-  assert sorted(values) == sorted(plain_values)
-  for name, value in values.items():
-    np.testing.assert_array_equal(value, plain_values[name], err_msg=name)
+  assert_same_weights(values, plain_values, tolerance=0)
   return program
 
 

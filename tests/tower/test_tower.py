@@ -6,7 +6,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_same_weights
 from tests.update.test_guard import looked_up
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
@@ -22,7 +21,7 @@ def test_a_model_that_does_not_share_its_variables_is_refused():
     return losses * tf.Variable(1.0, name=f'gain_{len(built)}'), metrics
 
   with pytest.raises(UsageError) as error:
-    Run(model=model, num_towers=2)
+    small.Run(model=model, num_towers=2)
   assert 'gain' in str(error.value) and 'Tower 1' in str(error.value) and 'tf.get_variable' in str(
       error.value)
 
@@ -43,7 +42,7 @@ def test_a_batch_of_one_array_that_was_not_unpacked_is_named():
 
 def test_a_model_without_variables_is_refused():
   with pytest.raises(UsageError, match='no trainable variable'):
-    Run(model=lambda batch, is_training: tf.reduce_sum(batch[0], 1))
+    small.Run(model=lambda batch, is_training: tf.reduce_sum(batch[0], 1))
 
 
 def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
@@ -51,7 +50,7 @@ def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
     tf.get_variable('idle', [2])
     return small.model(batch, is_training)
 
-  with Run(model=model, num_towers=2) as run:
+  with small.Run(model=model, num_towers=2) as run:
     assert 'idle' not in [variable.op.name for _, variable in run.program.gradients.gradients]
     run.train()
     np.testing.assert_array_equal(run.weights()['idle'], run.initial_weights['idle'])
@@ -66,7 +65,7 @@ def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
     gain = tf.get_variable('gain', [], initializer=tf.zeros_initializer())
     return (losses + gain if len(built) == 1 else losses), metrics
 
-  with Run(model=model, num_towers=2, optimizer='sgd', learning_rate=1.0) as run:
+  with small.Run(model=model, num_towers=2, optimizer='sgd', learning_rate=1.0) as run:
     assert [variable.op.name for variable in run.program.gradients.partly_without_gradient] == [
         'gain']
     run.train()
@@ -83,18 +82,18 @@ def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build, monkeypatch):
   train.arrays[1][:] = np.arange(17) % 3
   train.arrays[1][16] = 1
   settings = dict(model=looked_up, train=train, learning_rate=0.02)
-  with Run(num_towers=3, tower_build=build, **settings) as run, Run(num_towers=1,
-                                                                    **settings) as one:
+  with small.Run(num_towers=3, tower_build=build, **settings) as run, small.Run(num_towers=1,
+                                                                                **settings) as one:
     for _ in range(3):
       assert run.train() == pytest.approx(one.train(), abs=1e-4)
-    assert_same_weights(run.weights(), one.weights())
+    small.assert_same_weights(run.weights(), one.weights())
 
 
 def test_counters_count_updates_and_examples():
-  with Run(num_towers=3, depth=2, validates=True) as run:
+  with small.Run(num_towers=3, depth=2, validates=True) as run:
     # To start and warm up changes no variable.
     assert run.counters() == [0, 0]
-    assert_same_weights(run.weights(), run.initial_weights, tolerance=0)
+    small.assert_same_weights(run.weights(), run.initial_weights, tolerance=0)
     for step, seen in enumerate([8, 13, 21, 26], 1):
       run.train()
       assert run.counters() == [step, seen]
@@ -104,7 +103,7 @@ def test_counters_count_updates_and_examples():
 
 def test_counters_move_behind_the_update():
   # The learning rate of this update reads them.
-  with Run(num_towers=2) as run:
+  with small.Run(num_towers=2) as run:
     ops = run.graph.get_operations()
     updates = {op for op in ops if op.type.startswith('ResourceApply')}
     counts = [op for op in ops if op.type == 'AssignAddVariableOp'

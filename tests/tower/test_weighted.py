@@ -10,7 +10,6 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run, assert_moved, assert_same_weights
 from tests.test_towers_equal_one import weighted
 from towers.base.usage_error import UsageError
 from towers.training.stepping.not_finite import NotFinite
@@ -49,9 +48,9 @@ def penalised(model):
 
 def train(model, **settings):
   """Returns losses, weights and what validation measures."""
-  with Run(model=model, validation=VALIDATION, **dict(SETTINGS, **settings)) as run:
+  with small.Run(model=model, validation=VALIDATION, **dict(SETTINGS, **settings)) as run:
     losses = [run.steps.train() for _ in range(NUM_STEPS)]
-    assert_moved(run.initial_weights, run.weights())
+    small.assert_moved(run.initial_weights, run.weights())
     return losses, run.weights(), run.validate()[0]
 
 
@@ -65,7 +64,7 @@ def test_one_tower_is_as_by_hand(model):
   (losses, weights, measured), expected = train(model), train(by_hand, num_towers=1)
   np.testing.assert_allclose(losses, expected[0], atol=1e-5)
   assert 0 in losses
-  assert_same_weights(weights, expected[1])
+  small.assert_same_weights(weights, expected[1])
   assert measured == pytest.approx({name: expected[2][name] for name in measured}, abs=1e-5)
 
 
@@ -81,12 +80,12 @@ def test_penalties_count_once_and_whole(num_towers, num_workers, settings):
     losses = [cluster.train() for _ in range(NUM_STEPS)]
     tolerance = 5e-3 if 'precision' in settings else 1e-5
     np.testing.assert_allclose(losses, expected[0], atol=tolerance)
-    assert_same_weights(cluster.runs[0].weights(), expected[1], tolerance=tolerance)
+    small.assert_same_weights(cluster.runs[0].weights(), expected[1], tolerance=tolerance)
   assert abs(train(weighted)[1]['hidden/weights'] - expected[1]['hidden/weights']).max() > 0.05
 
 
 def test_a_clip_takes_the_norm_of_the_divided_gradients():
-  with Run(model=weighted, **dict(EVEN, clip_norm=0.05, learning_rate=1.0)) as run:
+  with small.Run(model=weighted, **dict(EVEN, clip_norm=0.05, learning_rate=1.0)) as run:
     run.steps.train()
     moved = [value - run.initial_weights[name] for name, value in run.weights().items()]
   assert np.sqrt(sum((value ** 2).sum() for value in moved)) == pytest.approx(0.05, rel=1e-4)
@@ -102,11 +101,11 @@ def test_a_clip_takes_the_norm_of_the_divided_gradients():
 def test_weights_that_only_a_run_shows_wrong_end_the_step_before_anything_is_updated(
     change, error, message):
   model = changed(lambda losses, weights: (losses, change(weights)))
-  with Run(model=model, **EVEN) as run:
+  with small.Run(model=model, **EVEN) as run:
     before = run.weights()
     with pytest.raises(error, match=message):
       run.steps.train()
-    assert_same_weights(run.weights(), before, tolerance=0)
+    small.assert_same_weights(run.weights(), before, tolerance=0)
 
 
 @pytest.mark.nightly(but=2)
@@ -128,18 +127,18 @@ def test_weights_that_only_a_run_shows_wrong_end_the_step_before_anything_is_upd
 ], ids=range(11))
 def test_shapes_that_do_not_fit_are_refused(change, message):
   with pytest.raises(UsageError, match=message):
-    Run(model=changed(change), **SETTINGS)
+    small.Run(model=changed(change), **SETTINGS)
 
 
 def test_a_metric_without_any_weight_has_no_mean():
   model = changed(lambda losses, weights: (
       (losses, weights), {'rare': towers.Weighted(losses, tf.zeros_like(losses))}))
-  with Run(model=model, validation=VALIDATION, **EVEN) as run, pytest.raises(
+  with small.Run(model=model, validation=VALIDATION, **EVEN) as run, pytest.raises(
       UsageError, match="weights of 'rare' are all 0 over the 8 examples"):
     run.validate()
 
 
 def test_a_program_without_weights_has_no_op_for_them():
-  run = Run(model=changed(lambda losses, weights: tf.reduce_sum(losses, 1)), **EVEN)
+  run = small.Run(model=changed(lambda losses, weights: tf.reduce_sum(losses, 1)), **EVEN)
   run.close()
   assert not [op.name for op in run.graph.get_operations() if '/weigh/' in '/' + op.name]

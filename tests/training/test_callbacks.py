@@ -70,9 +70,8 @@ def read(folder):
 
 
 def assert_same(one, other):
-  assert sorted(one[0]) == sorted(other[0]) and one[1] == other[1]
-  for name, value in one[0].items():
-    np.testing.assert_array_equal(value, other[0][name], err_msg=name)
+  small.assert_same_weights(one[0], other[0], tolerance=0)
+  assert one[1] == other[1]
 
 
 @pytest.mark.nightly(but='on_validation-8-validation_tower-num_towers')

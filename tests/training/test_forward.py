@@ -6,7 +6,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import nightly_but
 
 NUM = 11
 FEATURES, LABELS = small.random_examples(NUM, seed=7).arrays
@@ -46,7 +45,7 @@ def given(kind):
       (0, 1), (1, 8), (8, 11))])
 
 
-@pytest.mark.parametrize('shape', nightly_but(SHAPES[1:2], SHAPES),
+@pytest.mark.parametrize('shape', small.nightly_but(SHAPES[1:2], SHAPES),
                          ids=lambda shape: '-'.join(shape))
 def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
   program, plain = build(**shape), build(**shape)

@@ -13,7 +13,6 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from tests.harness.small import assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords
 from towers.training.bad_steps import MOST_SKIPPED_IN_A_ROW
@@ -167,7 +166,7 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
     assert first.losses + second.losses + third.losses == recorded.losses
     assert first.validations + second.validations + third.validations == recorded.validations
     assert outcome == expected
-    assert_same_weights(run.weights(), weights, tolerance=0)
+    small.assert_same_weights(run.weights(), weights, tolerance=0)
   # Killed after the checkpoint of a validated step, which is not measured again.
   with Run() as run:
     _, first = loop(run, folder=tmp_path / 'killed', save_every=4, kill_after=6)
@@ -204,7 +203,7 @@ def test_the_best_of_a_validation_tower_is_saved_as_it_was_measured(tmp_path):
     assert saved_steps(tmp_path)[0] == 4
     saved = tf.train.load_checkpoint(str(tmp_path / 'model.ckpt-4'))
     weights = expected.weights()
-    assert_same_weights({name: saved.get_tensor(name) for name in weights}, weights)
+    small.assert_same_weights({name: saved.get_tensor(name) for name in weights}, weights)
 
 
 @pytest.mark.nightly
@@ -249,7 +248,7 @@ def test_not_finite_and_stop_keeps_the_weights_before_it(tmp_path):
     with pytest.raises(RunError, match='Step 2 .batch 2 of epoch 1. is not finite: in tower 1 the '
                                        'loss is nan'):
       loop(run, folder=tmp_path)
-    assert_same_weights(run.weights(), weights, tolerance=0)
+    small.assert_same_weights(run.weights(), weights, tolerance=0)
   assert saved_steps(tmp_path) == [1]
   # With another policy the run resumes from there.
   with Run(num_towers=2, train=BAD) as run:
@@ -267,7 +266,7 @@ def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_if_none_is_fini
   with Run(num_towers=2, train=BAD) as run:
     outcome, _ = loop(run, on_nan='skip', folder=tmp_path)
     assert outcome == expected and np.isfinite(outcome.train_loss)
-    assert_same_weights(run.weights(), weights, tolerance=0)
+    small.assert_same_weights(run.weights(), weights, tolerance=0)
   nothing = small.random_examples(8)
   nothing.arrays[0][:] = np.inf
   failure = pytest.raises(RunError, match='so were the 9 before it')

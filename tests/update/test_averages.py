@@ -9,7 +9,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from tests.update.test_guard import assert_unchanged as assert_equal
 from tests.update.test_guard import normed
 from towers.base.usage_error import UsageError
@@ -52,7 +51,7 @@ def test_averages_are_numpys_to_the_bit_and_training_never_sees_them(
   # The last of two steps leaves towers of 8 empty.
   settings = dict(mode=mode, num_towers=num_towers, depth=depth, batch_size=16,
                   train=small.random_examples(29), **SHAPES[shape])
-  with Run(average_weights=DECAY, validates=True, **settings) as run:
+  with small.Run(average_weights=DECAY, validates=True, **settings) as run:
     assert_equal(run.averages(), run.initial_weights)
     weights = train(run)
     assert_equal(run.averages(), recursion(run.initial_weights, weights))
@@ -63,7 +62,7 @@ def test_averages_are_numpys_to_the_bit_and_training_never_sees_them(
     assert_equal(run.weights(), weights[-1])
     run.steps.check_replicas()
   if num_towers in (2, 3, 4):
-    with Run(**settings) as plain:
+    with small.Run(**settings) as plain:
       assert_equal(train(plain)[-1], weights[-1])
 
 
@@ -78,13 +77,13 @@ def load(run, values):
 @functools.lru_cache(maxsize=None)
 def reference():
   """Returns (moving moments, averages, what one plain tower measures with both)."""
-  with Run(num_towers=1, depth=0, model=normed, average_weights=0.9) as run:
+  with small.Run(num_towers=1, depth=0, model=normed, average_weights=0.9) as run:
     train(run)
     averages = run.averages()
     values = run.variables()
   moments = {name: value for name, value in values.items() if '/moving_' in name}
   assert moments
-  with Run(num_towers=1, depth=0, model=normed, validates=True) as plain:
+  with small.Run(num_towers=1, depth=0, model=normed, validates=True) as plain:
     load(plain, {**moments, **averages})
     return moments, averages, plain.validate()
 
@@ -93,8 +92,9 @@ def reference():
     ['replicated'], ['host, clone', 'replicated', 'validation tower']))
 def test_validation_measures_them_with_the_moments_as_they_are(shape):
   moments, averages, (expected, num_examples) = reference()
-  settings = dict(SHAPES.get(shape, dict(validation_tower=True, mode='shard')), validates=True)
-  with Run(num_towers=3, average_weights=0.9, batch_norm='sync', model=normed, **settings) as run:
+  settings = SHAPES.get(shape, dict(validation_tower=True, mode='shard'))
+  with small.Run(num_towers=3, average_weights=0.9, batch_norm='sync', model=normed,
+                 validates=True, **settings) as run:
     load(run, {**moments, **{name_average(name): value for name, value in averages.items()}})
     means, measured = run.validate()
     assert measured == num_examples
@@ -116,7 +116,7 @@ class Interrupted:
 
 
 def test_a_pass_that_is_interrupted_leaves_weights_and_averages_in_place():
-  with Run(num_towers=2, average_weights=0.9, placement='replicated', validates=True) as run:
+  with small.Run(num_towers=2, average_weights=0.9, placement='replicated', validates=True) as run:
     train(run)
     weights, averages = run.weights(), run.averages()
 
@@ -151,19 +151,19 @@ def save(run, folder):
 @pytest.mark.nightly
 def test_a_resume_goes_on_to_the_bit_and_may_turn_them_on_or_off(tmp_path):
   averaged, plain = dict(optimizer='adam', average_weights=DECAY), dict(optimizer='adam')
-  with Run(validates=True, **averaged) as run:
+  with small.Run(validates=True, **averaged) as run:
     weights = train(run, 2)
     save(run, tmp_path / 'averaged')
     run.validate()
     weights += train(run, 2)
     save(run, tmp_path / 'end')
     expected = run.averages()
-  with Run(**plain) as run:
+  with small.Run(**plain) as run:
     train(run, 2)
     save(run, tmp_path / 'plain')
 
   warnings = []
-  with Run(**averaged) as run:
+  with small.Run(**averaged) as run:
     restore(run, tmp_path / 'averaged', warnings)
     assert_equal(train(run, 2)[-1], weights[-1])
     assert_equal(run.averages(), expected)
@@ -175,7 +175,7 @@ def test_a_resume_goes_on_to_the_bit_and_may_turn_them_on_or_off(tmp_path):
     later = train(run, 2)
     assert_equal(later[-1], weights[-1])
     assert_equal(run.averages(), recursion(weights[1], later, first=3))
-  with Run(**plain) as run:
+  with small.Run(**plain) as run:
     restore(run, tmp_path / 'averaged', warnings)
     assert 'are left behind' in warnings.pop() and not warnings
     assert_equal(train(run, 2)[-1], weights[-1])
@@ -266,7 +266,7 @@ def test_an_average_of_the_model_itself_is_not_exported_for_its_weight(tmp_path,
 @pytest.mark.nightly(but='balanced')
 @pytest.mark.parametrize('placement', ['balanced', 'replicated'])
 def test_each_moves_on_the_device_of_its_weight(placement):
-  with Run(num_towers=3, placement=placement, average_weights=0.9) as run:
+  with small.Run(num_towers=3, placement=placement, average_weights=0.9) as run:
     averages = run.program.averages
     ops = [op for op in run.graph.get_operations() if op.name.startswith('apply/average')]
     assert len({op.device for op in ops}) == (3 if placement == 'balanced' else 1)
@@ -296,4 +296,4 @@ def test_what_cannot_be_averaged_is_refused_by_name():
   for model, message in ((halves, 'half is of float16'), (
       averaging, 'has a variable hidden/weights/ExponentialMovingAverage')):
     with pytest.raises(UsageError, match=message):
-      Run(num_towers=1, model=model, average_weights=0.9)
+      small.Run(num_towers=1, model=model, average_weights=0.9)

@@ -9,7 +9,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.placement.patterns import parse_pairs
 from towers.training.faults.run_error import RunError
@@ -206,6 +205,6 @@ def test_flags_give_patterns():
   assert config.frozen == 'a/,b'
   assert parse_pairs('rate_factors', config.rate_factors, like='') == {'c': '0.5'}
   with pytest.raises(UsageError, match='rate_factors=logits: .* as encoder/=0.1'):
-    Run(rate_factors='logits')
+    small.Run(rate_factors='logits')
   with pytest.raises(UsageError, match='rate_factors=logits=x: could not convert'):
-    Run(rate_factors='logits=x')
+    small.Run(rate_factors='logits=x')

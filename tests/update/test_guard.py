@@ -10,7 +10,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from tests.harness.small import Run
 from towers.placement.replicas import REPLICAS
 from towers.reduce.gradients import ReducedGradients
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
@@ -94,7 +93,7 @@ CASES = {
     zip(CASES, itertools.cycle([np.inf, np.nan]))))
 def test_a_step_that_is_not_finite_changes_nothing_and_is_skipped(case, value):
   settings = dict(dict(num_towers=3, train=faults.poison(TRAIN, ROW, value)), **CASES[case])
-  with Run(**settings) as run:
+  with small.Run(**settings) as run:
     before, after = skip_refused_step(run)
     assert run.counters() == [3, 24]
     changed = [name for name, value in after.items() if not np.array_equal(value, before[name])]
@@ -118,13 +117,14 @@ def slowly_normed(batch, is_training):
 
 
 def test_the_sums_of_a_skipped_step_are_cleared_too():
-  with Run(num_towers=1, accumulate=2, model=slowly_normed, train=faults.poison(TRAIN, ROW)) as run:
+  train = faults.poison(TRAIN, ROW)
+  with small.Run(num_towers=1, accumulate=2, model=slowly_normed, train=train) as run:
     run.steps.train()
     refuse_step(run)
 
 
 def test_the_tower_and_the_first_variable_are_named():
-  with Run(num_towers=3, train=faults.poison(TRAIN, ROW)) as run:
+  with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW)) as run:
     run.steps.train()
     with pytest.raises(NotFinite):
       run.steps.train()
@@ -132,8 +132,8 @@ def test_the_tower_and_the_first_variable_are_named():
         'in tower 2 the loss is nan and the gradient of hidden/weights is not finite (the first of '
         '4 variables out of '
         '4)')
-  with Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero,
-           accumulate=2) as run:
+  with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero,
+                 accumulate=2) as run:
     run.steps.train()
     with pytest.raises(NotFinite):
       run.steps.train()
@@ -153,9 +153,9 @@ def test_what_fails_only_once_is_done_when_it_is_tried_again():
     losses, metrics = small.model(batch, is_training)
     return faults.fails_once(losses, calls=calls, at=2), metrics
 
-  with Run(num_towers=1) as run:
+  with small.Run(num_towers=1) as run:
     expected = [run.steps.train() for _ in range(4)]
-  with Run(num_towers=1, model=model) as run:
+  with small.Run(num_towers=1, model=model) as run:
     losses = [run.steps.train()]
     with pytest.raises(NotFinite):
       run.steps.train()
@@ -173,7 +173,7 @@ def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
   for guard in (True, False):
     monkeypatch.setattr(towers, 'build_train_op',
                         functools.partial(towers.update.apply.build_train_op, guard=guard))
-    with Run(num_towers=3, **settings) as run:
+    with small.Run(num_towers=3, **settings) as run:
       losses = [run.steps.train() for _ in range(5)]
       results.append((losses, everything(run)))
   assert results[0][0] == results[1][0]
@@ -181,7 +181,7 @@ def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
 
 
 def test_each_average_is_checked_once_on_its_own_device():
-  with Run(num_towers=3, placement='balanced') as run:
+  with small.Run(num_towers=3, placement='balanced') as run:
     checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith(
         'apply/guard/')]
     found = {}

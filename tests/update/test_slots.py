@@ -6,7 +6,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run
 from towers.update.slots import make_slots
 
 OPTIMIZERS = {
@@ -64,7 +63,7 @@ def test_slots_stand_with_their_variables_and_cost_one_import(placement, monkeyp
   monkeypatch.setattr('towers.update.slots.tf.import_graph_def',
                       lambda *args, import_graph_def=tf.import_graph_def, **kwargs: (
                           imports.append(kwargs), import_graph_def(*args, **kwargs))[1])
-  with Run(num_towers=3, placement=placement, optimizer='adam') as run:
+  with small.Run(num_towers=3, placement=placement, optimizer='adam') as run:
     # Another import resizes what a tower computes, and takes inputs.
     assert len([kwargs for kwargs in imports
                 if kwargs.get('name') == '' and not kwargs['input_map']]) == 1

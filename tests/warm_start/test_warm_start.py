@@ -14,7 +14,6 @@ from tensorflow_v1 import load_keras, tf
 from tests import test_program
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run, assert_moved, assert_same_weights
 from tests.test_towers_equal_one import partitioned
 from towers.base.usage_error import UsageError
 from towers.tower.batch_norm_layer import batch_norm
@@ -82,9 +81,9 @@ def model(batch, is_training):
 @pytest.mark.nightly(but=['index', 'whole'])
 @pytest.mark.parametrize('kind', ['v1', 'v2', 'folder', 'index', 'weights', 'whole'])
 def test_any_file_starts_the_weights_to_the_bit(files, kind):
-  with Run(model=small.model, num_towers=1, init_from=files[kind], optimizer='adam',
-           init_map=KERAS_MAP if kind in ('weights', 'whole') else 'net/=') as run:
-    assert_same_weights(run.weights(), WEIGHTS, tolerance=0)
+  with small.Run(model=small.model, num_towers=1, init_from=files[kind], optimizer='adam',
+                 init_map=KERAS_MAP if kind in ('weights', 'whole') else 'net/=') as run:
+    small.assert_same_weights(run.weights(), WEIGHTS, tolerance=0)
     assert run.counters() == [0, 0]
     assert re.search(r'matched +4 ', run.table) and re.search(r'new +0\n', run.table)
     others = [value for name, value in run.variables().items() if 'Adam' in name]
@@ -92,12 +91,13 @@ def test_any_file_starts_the_weights_to_the_bit(files, kind):
 
 
 def test_the_parts_of_a_variable_start_from_a_checkpoint_that_has_it_whole(tmp_path):
-  with Run(model=partitioned, num_towers=2) as run, run.graph.as_default():
+  with small.Run(model=partitioned, num_towers=2) as run, run.graph.as_default():
     run.train()
     run.opened.save(str(tmp_path))
     expected = run.weights()
-  with Run(model=partitioned, num_towers=3, placement='replicated', init_from=str(tmp_path)) as run:
-    assert_same_weights(run.weights(), expected, tolerance=0)
+  with small.Run(model=partitioned, num_towers=3, placement='replicated',
+                 init_from=str(tmp_path)) as run:
+    small.assert_same_weights(run.weights(), expected, tolerance=0)
     assert re.search(r'matched +5 ', run.table)
 
 
@@ -107,7 +107,7 @@ def test_the_parts_of_a_variable_start_from_a_checkpoint_that_has_it_whole(tmp_p
     pytest.param(8, 'host', dict(tower_build='clone'), marks=pytest.mark.nightly)])
 def test_all_towers_start_and_train_alike(files, num_towers, placement, settings):
   def train(**settings):
-    with Run(model=model, init_from=files['v2'], init_map='net/=', **settings) as run:
+    with small.Run(model=model, init_from=files['v2'], init_map='net/=', **settings) as run:
       started = run.variables()
       for name, value in dict(VALUES, slow=VALUES['hidden/weights']).items():
         assert np.array_equal(started[name], value), name
@@ -122,9 +122,9 @@ def test_all_towers_start_and_train_alike(files, num_towers, placement, settings
 
   expected = train(num_towers=1)
   trained = train(num_towers=num_towers, placement=placement, **settings)
-  assert_same_weights(trained, expected)
+  small.assert_same_weights(trained, expected)
   norm = {'norm/scale': np.ones(4), 'norm/offset': np.zeros(4)}
-  assert_moved({**WEIGHTS, **norm}, trained)
+  small.assert_moved({**WEIGHTS, **norm}, trained)
 
 
 @pytest.mark.nightly
@@ -132,8 +132,8 @@ def test_of_two_workers_the_chief_reads(files, tmp_path):
   copied = shutil.copytree(files['folder'], str(tmp_path / 'run'))
   with InProcessCluster(num_workers=2, num_towers=2, model=small.model, placement='replicated',
                         init_from=copied, init_map='net/=') as cluster:
-    for weights in cluster.each(Run.weights):
-      assert_same_weights(weights, WEIGHTS, tolerance=0)
+    for weights in cluster.each(small.Run.weights):
+      small.assert_same_weights(weights, WEIGHTS, tolerance=0)
     assert [bool(run.table) for run in cluster.runs] == [True, False]
     cluster.train()
 
@@ -147,12 +147,12 @@ def test_reinit_starts_anew(files):
 
   settings = dict(model=other_head, num_towers=2, init_from=files['v2'], init_map='net/=')
   with pytest.raises(UsageError, match=r'logits/weights \[4, 3\] float32 in the file, \[4, 4\]'):
-    Run(**settings)
-  with Run(num_towers=2, model=other_head) as run:
+    small.Run(**settings)
+  with small.Run(num_towers=2, model=other_head) as run:
     anew = run.initial_weights
-  with Run(reinit='logits/', **settings) as run:
+  with small.Run(reinit='logits/', **settings) as run:
     expected = dict(WEIGHTS, **{name: anew[name] for name in anew if 'logits' in name})
-    assert_same_weights(run.initial_weights, expected, tolerance=0)
+    small.assert_same_weights(run.initial_weights, expected, tolerance=0)
     assert 'shape differs      2' in run.table
 
 
@@ -181,7 +181,7 @@ def test_a_session_reads_the_file_unless_it_restores(trained, tmp_path, capsys):
   shutil.rmtree(os.path.dirname(path))
   with program.session() as session:
     session.restore(str(tmp_path / 'after'))
-    assert_same_weights(small.read_variables(program, session), after, tolerance=0)
+    small.assert_same_weights(small.read_variables(program, session), after, tolerance=0)
     session.train()
   with program.session() as session:
     for _ in range(2):  # It does not go on with random weights.

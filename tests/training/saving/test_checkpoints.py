@@ -10,7 +10,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.training.saving.checkpoints import Checkpoints
 
@@ -33,22 +32,22 @@ def restore(run, folder):
     dict(num_towers=2, mode='next', placement='first', depth=2),
     dict(num_towers=3, validation_tower=True)], ids=str)
 def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optimizer, settings):
-  with Run(num_towers=4, optimizer=optimizer) as run:
+  with small.Run(num_towers=4, optimizer=optimizer) as run:
     for _ in range(3):
       run.train()
     save(run, tmp_path)
     expected = [run.train() for _ in range(3)]
     weights = run.weights()
-  with Run(optimizer=optimizer, seed=9, **settings) as other:
+  with small.Run(optimizer=optimizer, seed=9, **settings) as other:
     restore(other, tmp_path)
     assert other.counters() == [3, 21]
     other.steps.start(3)
     assert [other.train() for _ in range(3)] == pytest.approx(expected, abs=1e-5)
-    assert_same_weights(other.weights(), weights)
+    small.assert_same_weights(other.weights(), weights)
 
 
 def test_a_folder_without_a_checkpoint_restores_nothing(tmp_path):
-  with Run() as run:
+  with small.Run() as run:
     assert restore(run, tmp_path / 'new' / 'folder') is None
     assert (tmp_path / 'new' / 'folder').is_dir()
 
@@ -59,13 +58,13 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
     logits = small.dense(tf.tanh(small.dense(features, 6, 'hidden')), small.NUM_CLASSES, 'output')
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
-  with Run() as run:
+  with small.Run() as run:
     save(run, tmp_path)
-  with Run(model=wider) as run:
+  with small.Run(model=wider) as run:
     before = run.weights()
     with pytest.raises(UsageError) as error:
       restore(run, tmp_path)
-    assert_same_weights(run.weights(), before, tolerance=0)
+    small.assert_same_weights(run.weights(), before, tolerance=0)
   for line in ('only in the checkpoint: logits/weights [4, 3]',
                'hidden/weights: [5, 4] in the checkpoint, [5, 6] in the program', '… and',
                'another checkpoint_dir'):
@@ -78,7 +77,7 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named(folder, words, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'file').write_text('')
-  with Run() as run, run.graph.as_default(), pytest.raises(UsageError, match=words):
+  with small.Run() as run, run.graph.as_default(), pytest.raises(UsageError, match=words):
     Checkpoints(folder, keep=1)
   assert os.listdir() == ['file']
 
@@ -86,7 +85,7 @@ def test_a_folder_that_cannot_be_made_is_named(folder, words, tmp_path, monkeypa
 def trained(folder, steps, keep=5, warn=pytest.fail):
   """Trains from the newest checkpoint, saves after each step; returns the weights of each."""
   weights = []
-  with Run() as run, run.graph.as_default():
+  with small.Run() as run, run.graph.as_default():
     checkpoints = Checkpoints(str(folder), keep=keep, warn=warn)
     checkpoints.restore(run.session)
     run.steps.start(int(run.counters()[0]))
@@ -122,7 +121,7 @@ DATA = '.data-00000-of-00001'
 
 def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
   weights = trained(tmp_path / 'whole', 3)
-  with Run(seed=9) as run, run.graph.as_default():
+  with small.Run(seed=9) as run, run.graph.as_default():
     for damage, act in DAMAGES.items():
       folder = tmp_path / damage.replace(' ', '_')
       shutil.copytree(str(tmp_path / 'whole'), str(folder))
@@ -130,14 +129,14 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       warnings = []
       checkpoints = Checkpoints(str(folder), keep=1, warn=warnings.append)
       assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-2'), damage
-      assert_same_weights(run.weights(), weights[1], tolerance=0)
+      small.assert_same_weights(run.weights(), weights[1], tolerance=0)
       assert 'model.ckpt-3 cannot be read' in warnings[-1], damage
       assert 'resumes from the one before' in warnings[-1], damage
       # The next checkpoint stays, although a newer, damaged one lies beside it.
       run.steps.start(2)
       run.train()
       checkpoints.save(run.session)
-      assert_same_weights(run.weights(), weights[2], tolerance=0)
+      small.assert_same_weights(run.weights(), weights[2], tolerance=0)
       assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-3'), damage
       checkpoints.close()
 
@@ -150,7 +149,7 @@ def test_any_damage_of_the_newest_index_falls_back(tmp_path):
   whole, random = index.read_bytes(), np.random.RandomState(0)
   places = [(-place, flip) for place in range(1, 49) for flip in (1, 72, 201)]
   places += [(random.randint(len(whole)), random.randint(1, 256)) for _ in range(60)]
-  with Run(seed=9) as run:
+  with small.Run(seed=9) as run:
     for place, flip in places:
       damaged = bytearray(whole)
       damaged[place] ^= flip
@@ -182,10 +181,10 @@ def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
     faults.flip_a_byte(tmp_path / (f'model.ckpt-{step}{DATA}'), 60)
   # The next checkpoint stays, although newer, damaged ones lie beside it.
   trained(tmp_path, 1, keep=1, warn=lambda line: None)
-  with Run() as run:
+  with small.Run() as run:
     assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-2')
   faults.flip_a_byte(tmp_path / (f'model.ckpt-2{DATA}'), 60)
-  with Run() as run, pytest.raises(UsageError) as error:
+  with small.Run() as run, pytest.raises(UsageError) as error:
     restore(run, tmp_path)
   for words in ('No checkpoint in', 'model.ckpt-2 cannot be read'):
     assert words in str(error.value)
@@ -200,7 +199,7 @@ def test_the_state_file_is_not_needed(content, tmp_path):
   (tmp_path / 'checkpoint').unlink()
   if content is not None:
     (tmp_path / 'checkpoint').write_bytes(content)
-  with Run() as run:
+  with small.Run() as run:
     assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-2')
 
 
@@ -214,9 +213,9 @@ def test_what_a_killed_run_left_half_written_is_removed_and_never_followed(tmp_p
   (tmp_path / 'folder' / '.writing-link').symlink_to(tmp_path / 'precious')
   (tmp_path / 'folder' / ('model.ckpt-3' + DATA)).write_bytes(b'no index')
   warnings = []
-  with Run(seed=9) as run, run.graph.as_default():
+  with small.Run(seed=9) as run, run.graph.as_default():
     assert Checkpoints(str(tmp_path / 'folder'), keep=1, warn=warnings.append).restore(run.session)
-    assert_same_weights(run.weights(), weights[1], tolerance=0)
+    small.assert_same_weights(run.weights(), weights[1], tolerance=0)
   assert not list((tmp_path / 'folder').glob('.writing-*'))
   assert (tmp_path / 'precious' / 'file').read_text() == 'precious'
   assert len(warnings) == 1 and 'has no index' in warnings[0]
@@ -231,7 +230,7 @@ def test_a_checkpoint_is_there_once_its_last_file_is(tmp_path, monkeypatch):
 
 
 def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
-  with Run(optimizer='adam') as run, run.graph.as_default():
+  with small.Run(optimizer='adam') as run, run.graph.as_default():
     checkpoints = Checkpoints(str(tmp_path), keep=9)
     taken = []
     for _ in range(3):
@@ -270,7 +269,7 @@ EXPECTED_LOSSES = 'expected_losses.txt'
 def write_fixture(folder):
   """Trains 3 steps on 4 towers, saves, and notes the losses of 3 steps more."""
   shutil.rmtree(folder, ignore_errors=True)
-  with Run(num_towers=4, placement='balanced') as run:
+  with small.Run(num_towers=4, placement='balanced') as run:
     for _ in range(3):
       run.train()
     save(run, folder)
@@ -280,7 +279,7 @@ def write_fixture(folder):
 @pytest.mark.parametrize('target', ['tensorflow_1_14', 'tensorflow_2_21'])
 def test_a_checkpoint_of_four_towers_on_either_target_goes_on_with_one_tower_here(target, tmp_path):
   shutil.copytree(os.path.join(WRITTEN, target), str(tmp_path / target))
-  with Run(num_towers=1, seed=9) as run:
+  with small.Run(num_towers=1, seed=9) as run:
     assert restore(run, tmp_path / target)
     run.steps.start(3)
     losses = [run.train() for _ in range(3)]

@@ -8,7 +8,6 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run, assert_same_weights
 from towers.training.saving.checkpoints import Checkpoints
 
 # Seven steps an epoch, the last of two examples. Parts of three steps begin all over an epoch.
@@ -45,7 +44,7 @@ def train_part(shape, folder, is_first):
       cluster.each(lambda run: restore(run, folder))
       losses = [cluster.train() for _ in range(PART)]
       return losses, save(cluster.runs[0], folder)
-  with Run(**shape) as run:
+  with small.Run(**shape) as run:
     if not is_first:
       restore(run, folder)
     losses = [run.train() for _ in range(PART)]
@@ -70,14 +69,14 @@ def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, tmp_path):
   for index, shape in enumerate(chain):
     of_part, weights = train_part(shape, tmp_path, is_first=index == 0)
     losses += of_part
-  with Run(**settings_of(num_towers=1)) as one:
+  with small.Run(**settings_of(num_towers=1)) as one:
     assert losses == pytest.approx([one.train() for _ in losses], abs=2e-6)
-    assert_same_weights(weights, all_weights(one), 2e-6)
+    small.assert_same_weights(weights, all_weights(one), 2e-6)
     small.assert_moved(one.initial_weights, one.weights())
 
 
 def write_checkpoint(folder, *, steps, recorded=True, **settings):
-  with Run(**settings_of(num_towers=1, **settings)) as run, run.graph.as_default():
+  with small.Run(**settings_of(num_towers=1, **settings)) as run, run.graph.as_default():
     for _ in range(steps):
       run.train()
     if recorded:
@@ -89,7 +88,7 @@ def write_checkpoint(folder, *, steps, recorded=True, **settings):
 def warnings_of(folder, **settings):
   """Returns what a run that resumes is warned of."""
   found = []
-  with Run(**settings_of(num_towers=2, **settings)) as run, run.graph.as_default():
+  with small.Run(**settings_of(num_towers=2, **settings)) as run, run.graph.as_default():
     assert checkpoints_of(run, folder, found.append).restore(run.session)
   return found
 

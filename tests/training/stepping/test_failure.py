@@ -6,7 +6,6 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness import faulty_run, small
-from tests.harness.small import Run
 from towers.base.reason import find_reason
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.failure import explain
@@ -32,7 +31,7 @@ def fail_of(run):
 def test_a_map_function_that_raises_names_the_towers_it_feeds(mode, depth, towers):
   train = small.random_examples(24)._replace(
       parse_example=faulty_run.on_rows(faulty_run.fail, faulty_run.ROW))
-  message = fail_of(Run(mode=mode, depth=depth, batch_size=4, train=train))
+  message = fail_of(small.Run(mode=mode, depth=depth, batch_size=4, train=train))
   assert message.startswith(f'The input of {towers} (split train) failed in ')
   assert ': ValueError: record 5 is damaged. Checkpoints from before are whole' in message
 
@@ -40,7 +39,7 @@ def test_a_map_function_that_raises_names_the_towers_it_feeds(mode, depth, tower
 def test_a_validation_split_that_ends_early_is_named():
   shorter = small.random_examples(20, 'validation')._replace(
       elements=lambda *_: tf.data.Dataset.range(20))
-  message = fail_of(Run(num_towers=1, validation=shorter._replace(num_examples=30)))
+  message = fail_of(small.Run(num_towers=1, validation=shorter._replace(num_examples=30)))
   assert message.startswith('The input of tower 0 (split validation) failed in ')
   assert 'num_examples=30, but its elements ended before that' in message
 
@@ -55,7 +54,7 @@ def test_a_file_that_vanishes_in_an_epoch_is_named(tmp_path):
     return index + tf.strings.to_number(text, tf.int64) - 7
 
   train = small.random_examples(24)._replace(parse_example=read)
-  run = Run(mode='shard', batch_size=4, train=train)
+  run = small.Run(mode='shard', batch_size=4, train=train)
   with run:
     for _ in range(2):
       run.train()
@@ -79,7 +78,7 @@ def test_an_op_of_a_model_that_fails_names_its_tower():
 
   train = small.random_examples(8)
   train.arrays[0][7] = 1000
-  assert fail_of(Run(num_towers=3, model=model, train=train)).startswith(
+  assert fail_of(small.Run(num_towers=3, model=model, train=train)).startswith(
       'Tower 2 failed in the first step, after 0')
 
 
@@ -89,14 +88,14 @@ OUT_OF_MEMORY = ('OOM when allocating tensor with shape[64,128,28,28] and type f
 
 
 def test_out_of_memory_names_device_shape_examples_and_what_to_try():
-  with Run(num_towers=2, batch_size=16) as run:
+  with small.Run(num_towers=2, batch_size=16) as run:
     error = tf.errors.ResourceExhaustedError(None, None, OUT_OF_MEMORY)
     message = str(explain(error, run.steps))
   for words in ('GPU:1 has no room for a tensor of shape [64, 128, 28, 28], float, 25.7 MB',
                 '8 examples per tower', '(accumulate=2)', '(batch_size=8)', '16 bits',
                 '(recompute=auto)'):
     assert words in message
-  with Run(num_towers=2, batch_size=2) as run:
+  with small.Run(num_towers=2, batch_size=2) as run:
     message = str(explain(tf.errors.ResourceExhaustedError(None, None, 'no room'), run.steps))
   assert 'accumulate' not in message and 'a device has no room: no room' in message
 

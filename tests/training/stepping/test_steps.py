@@ -8,7 +8,6 @@ import pytest
 
 from tensorflow_v1 import Call, tf
 from tests.harness import faults, small
-from tests.harness.small import Run, model
 from towers.training.faults.run_error import RunError
 from towers.training.stepping import calls, steps
 from towers.training.stepping.not_finite import NotFinite
@@ -34,7 +33,7 @@ def test_the_step_is_prepared_while_variables_start(monkeypatch):
 
   for module in (steps, calls):
     monkeypatch.setattr(module, 'Call', Watched)
-  with Run() as run:
+  with small.Run() as run:
     assert seen == [True]
     run.steps.train()
     assert run.counters()[0] == 1
@@ -43,7 +42,7 @@ def test_the_step_is_prepared_while_variables_start(monkeypatch):
 @pytest.mark.nightly(but='1')
 @pytest.mark.parametrize('accumulate', [1, 2])
 def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
-  with Run(accumulate=accumulate, batch_size=4) as run:
+  with small.Run(accumulate=accumulate, batch_size=4) as run:
     monkeypatch.setattr(Call, 'prepare', None)
     run.steps.train()
     assert run.counters()[0] == 1
@@ -53,7 +52,7 @@ def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
 @pytest.mark.parametrize('validation_tower', [False, True])
 def test_a_step_calls_little_python(validation_tower):
   calls = []
-  with Run(num_towers=2, validation_tower=validation_tower) as run:
+  with small.Run(num_towers=2, validation_tower=validation_tower) as run:
     for _ in range(3):
       run.train()
     sys.setprofile(lambda frame, event, _: calls.append((event, frame.f_code.co_name)))
@@ -81,7 +80,7 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
     return np.zeros([], np.float32)
 
   def noticing(batch, is_training):
-    losses, metrics = model(batch, is_training)
+    losses, metrics = small.model(batch, is_training)
 
     def initializer():
       return tf.reshape(tf.numpy_function(of_this_thread, [], tf.float32), [])
@@ -90,14 +89,14 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
     return losses + value, metrics
 
   monkeypatch.setattr(steps, 'Call', Watched)
-  Run(num_towers=num_towers, model=noticing).session.close()
+  small.Run(num_towers=num_towers, model=noticing).session.close()
   caller, starter = found
   assert (caller == starter) == by_one
 
 
 def test_an_error_of_a_variable_is_told():
   def bad(batch, is_training):
-    losses, metrics = model(batch, is_training)
+    losses, metrics = small.model(batch, is_training)
 
     def initializer():
       return tf.check_numerics(tf.constant(float('nan')), 'no start')
@@ -106,22 +105,22 @@ def test_an_error_of_a_variable_is_told():
     return losses + value, metrics
 
   with pytest.raises(RunError, match='no start'):
-    Run(model=bad)
+    small.Run(model=bad)
 
 
 def test_an_error_of_the_step_is_told():
   def bad(batch, is_training):
-    losses, metrics = model(batch, is_training)
+    losses, metrics = small.model(batch, is_training)
     with tf.device('/job:nowhere/device:CPU:0'):
       return losses + tf.zeros([]), metrics
 
   with pytest.raises(RunError, match='Tower 0 failed in set-up, .*tower_0/add'):
-    Run(model=bad)
+    small.Run(model=bad)
 
 
 def test_a_skipped_step_counts_the_examples_that_it_had():
   # The second of 13 examples in batches of 8 has five.
-  with Run(train=faults.poison(small.random_examples(13), 9)) as run:
+  with small.Run(train=faults.poison(small.random_examples(13), 9)) as run:
     run.steps.train()
     with pytest.raises(NotFinite):
       run.steps.train()
@@ -136,11 +135,11 @@ def test_lookup_tables_of_a_model_start_with_its_variables(build):
     features, labels = batch
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(list(range(3)), [2, 0, 1], tf.int32, tf.int32), -1)
-    return model((features, table.lookup(labels)), is_training)
+    return small.model((features, table.lookup(labels)), is_training)
 
   permuted = small.random_examples(13)
   features, labels = permuted.arrays
   permuted = permuted._replace(arrays=(features, np.array([2, 0, 1], np.int32)[labels]))
-  expected = Run(num_towers=3, train=permuted)
-  with Run(model=look_up, num_towers=3, tower_build=build) as run, expected:
+  expected = small.Run(num_towers=3, train=permuted)
+  with small.Run(model=look_up, num_towers=3, tower_build=build) as run, expected:
     assert [run.steps.train() for _ in range(3)] == [expected.steps.train() for _ in range(3)]

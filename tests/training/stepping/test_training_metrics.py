@@ -7,7 +7,6 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run
 from towers.graph.walk import find_needed
 from towers.training.faults.run_error import RunError
 
@@ -56,7 +55,7 @@ SETTINGS = dict(model=model, train=TRAIN, batch_size=BATCH)
 @pytest.mark.parametrize('shape', SHAPES,
                          ids=lambda shape: '-'.join(map(str, shape.values())))
 def test_means_are_over_the_examples_of_the_steps_since_they_were_read(shape):
-  with Run(validates=True, **SETTINGS, **shape) as run:
+  with small.Run(validates=True, **SETTINGS, **shape) as run:
     session = run.opened
     assert session.metrics() == {}
     losses = [session.train() for _ in range(5)]
@@ -78,7 +77,7 @@ def test_all_workers_have_the_means_of_all():
 
 def test_a_step_that_is_not_finite_is_in_no_mean():
   train = faults.poison(TRAIN, 5)
-  with Run(**dict(SETTINGS, train=train)) as run:
+  with small.Run(**dict(SETTINGS, train=train)) as run:
     loss = run.opened.train()
     with pytest.raises(RunError):
       run.opened.train()
@@ -102,7 +101,7 @@ def test_they_cross_with_the_loss_and_cost_no_fetch(shape):
   def plain(batch, is_training):
     return small.model(batch, is_training)[0]
 
-  runs = [Run(**dict(SETTINGS, model=one), **shape) for one in (plain, model)]
+  runs = [small.Run(**dict(SETTINGS, model=one), **shape) for one in (plain, model)]
   assert edges_of(runs[0]) == edges_of(runs[1])
   fetches = [len(run.steps.calls.fetches['train']) for run in runs]
   assert fetches[1] - fetches[0] == (shape.get('num_workers', 1) > 1)

@@ -4,7 +4,6 @@ import threading
 import time
 
 from tests.harness import small
-from tests.harness.small import Run
 from towers.training.stepping import watchdog
 from towers.training.stepping.watchdog import Watchdog, find_stall
 
@@ -28,7 +27,7 @@ def stalled(run, action, free):
 
 def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():
   reasons = []
-  with Run(num_towers=1) as run, Watchdog(limit_seconds=0.4, on_stall=reasons.append) as dog:
+  with small.Run(num_towers=1) as run, Watchdog(limit_seconds=0.4, on_stall=reasons.append) as dog:
     time.sleep(0.6)
     dog.steps = run.steps
     with dog.paused():
@@ -45,12 +44,12 @@ def test_a_run_ends_even_if_nobody_can_tell_why(monkeypatch):
     raise ValueError('no such op')
 
   monkeypatch.setattr(watchdog, 'find_stall', fail)
-  with Run(num_towers=1) as run:
+  with small.Run(num_towers=1) as run:
     reason = stalled(run, lambda: time.sleep(1), lambda: None)
   assert 'could not be found out (no such op)' in reason
 
 
 def test_a_session_that_does_not_close_is_told():
-  with Run(num_towers=1, train=small.random_examples(9)) as run:
+  with small.Run(num_towers=1, train=small.random_examples(9)) as run:
     run.steps.activity = 'the end'
     assert 'does not close' in find_stall(run.steps)
