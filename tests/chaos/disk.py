@@ -1,5 +1,4 @@
-"""A disk for checkpoints that can be full for a while: as root, a file system of its own in memory.
-"""
+"""A disk for checkpoints that can be full for a while: as root, a file system in memory."""
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
-"""Law 1, measured: what couples examples is named or refused before the first step, nothing else
-is, and a run does not notice."""
+"""Law 1, measured: before the first step what couples examples is named or refused, and no more."""
 
 import logging
 

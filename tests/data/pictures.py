@@ -1,6 +1,4 @@
-"""Pictures for the tests: smooth ones that TensorFlow encodes, so that every pixel of them is
-known.
-"""
+"""Pictures for the tests: smooth, encoded by TensorFlow, so that every pixel of them is known."""
 
 import functools
 import io

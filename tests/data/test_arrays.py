@@ -1,5 +1,4 @@
-"""Arrays: every example once and in order, whatever its dtype and layout, and never in the graph.
-"""
+"""Arrays: every example once and in order, of any dtype and layout, and never in the graph."""
 
 import re
 from typing import Any, NamedTuple

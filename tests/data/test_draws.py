@@ -1,6 +1,4 @@
-"""Draws belong to the example: the same in every batch, others in every epoch and for every seed,
-and uniform.
-"""
+"""Draws belong to the example: the same in every batch, others by epoch and seed, and uniform."""
 
 import numpy as np
 

@@ -78,9 +78,7 @@ def test_the_index_and_the_records_it_finds(tmp_path):
 
 @pytest.mark.nightly
 def test_decoding_through_tensorflow():
-  """Payloads whose checksum holds, but whose content was damaged before: those are lost, the others
-  untouched.
-  """
+  """Payloads that were damaged before their checksum was made are lost, the others untouched."""
   count = COUNTS['decode']
   originals = list(jpegs(3)) + [encode_png(picture(3))]
   originals += list(jpegs(1, 100, 90))

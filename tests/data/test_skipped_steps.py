@@ -1,6 +1,4 @@
-"""Training goes on over skipped examples: a step without any moves no weight, and no number becomes
-NaN.
-"""
+"""Training goes on over skipped examples: a step without any moves no weight, and none is NaN."""
 
 import numpy as np
 import pytest

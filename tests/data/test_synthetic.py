@@ -10,8 +10,7 @@ from towers.data.synthetic import load_synthetic
 
 
 def _nearest_mean_accuracy(data_set):
-  """Returns how many validation images lie nearest to the mean training image of their class, of 1.
-  """
+  """Returns the share of validation images nearest to their class's mean training image."""
   images, labels = (array.astype(np.float32) for array in data_set.train.arrays)
   means = np.stack(
       [images[labels == label].mean(axis=0).ravel() for label in range(data_set.num_classes)])

@@ -1,6 +1,4 @@
-"""The law: programs that others wrote are one tower on N towers, or differ by a cause that
-`towers.check` names.
-"""
+"""The law: others' programs are one tower on N towers, or `towers.check` names why they differ."""
 
 import re
 

@@ -1,6 +1,4 @@
-"""The switch: no example crosses from one split to the other, and none is skipped, whatever the
-pattern.
-"""
+"""The switch: in any pattern no example crosses to the other split, and none is skipped."""
 
 import hypothesis
 import hypothesis.strategies as st

@@ -1,6 +1,4 @@
-"""The plan agrees with itself: every count is the number of examples that a plain enumeration deals
-out.
-"""
+"""The plan agrees with itself: every count is that of examples which an enumeration deals out."""
 
 import hypothesis
 import hypothesis.strategies as st

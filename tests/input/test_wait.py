@@ -1,6 +1,4 @@
-"""The wait for input: what a slow input costs beyond the towers' own work, and nothing of what it
-does meanwhile.
-"""
+"""The wait for input: what a slow input costs beyond the work that towers do meanwhile."""
 
 import time
 
@@ -40,9 +38,7 @@ def slow_model(seconds):
 
 
 def measure(*, input_seconds, compute_seconds, steps=6, **settings):
-  """Returns the share of the time waited, after the steps whose batches were made before they
-  began.
-  """
+  """Returns the share of the time waited, after steps whose batches were made beforehand."""
   # One batch at a time: sleeping, two would hold both threads of a machine of two cores, and the
   # towers would wait for a thread and not for input.
   settings = dict(dict(num_towers=1, input_threads=1), **settings)

@@ -1,6 +1,4 @@
-"""With the weights of tf.keras.applications, models give what it gives: the same layers in the same
-order, not only as many weights.
-"""
+"""With the weights of tf.keras.applications models give what it gives: the same layers in order."""
 
 import re
 import sys
@@ -90,9 +88,7 @@ def compare(build_logits, make, name_in_keras, **settings):
 
 
 def pool_like_keras(pool):
-  """Where it halves the image, Keras pads with zeros that count as pixels; the authors' program, as
-  here, does not.
-  """
+  """Keras halves an image with zeros that count as pixels; the authors, as here, without."""
   def padded(self, x, size, stride):
     if stride == 1:
       return pool(self, x, size, stride)

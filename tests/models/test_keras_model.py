@@ -1,6 +1,4 @@
-"""Any Keras model: N towers are one, and what Keras keeps in its layers reaches the training step,
-once.
-"""
+"""Any Keras model: N towers are one, and what Keras keeps in its layers reaches the step once."""
 
 import os
 

@@ -1,6 +1,4 @@
-"""Models: as many weights and multiply-adds as published, all train on towers, and dropout is off
-where it must be.
-"""
+"""Models: weights and multiply-adds as published, all train on towers, dropout is off when due."""
 
 import numpy as np
 import pytest

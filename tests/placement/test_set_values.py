@@ -1,5 +1,4 @@
-"""All towers start from the values that Keras loads while a model is built, or an error names them.
-"""
+"""All towers start from values that Keras loads while a model is built, or an error names them."""
 
 import gc
 import weakref

@@ -1,5 +1,4 @@
-"""Towers share all variables, however a model makes them, or an error names one that is not shared.
-"""
+"""Towers share all variables, however a model makes them, or an error names one not shared."""
 
 import functools
 

@@ -1,6 +1,4 @@
-"""Staging in balance: what puts by itself, and that no order of fetches blocks or loses a batch
-silently.
-"""
+"""Staging in balance: what puts by itself; no order of fetches blocks or silently loses a batch."""
 
 import threading
 
@@ -98,8 +96,7 @@ def test_every_micro_batch_puts_by_itself(placement):
 
 
 def answer(run, fetches, feed):
-  """Returns what a run of the session gives, or the error that it raises; fails if it does neither.
-  """
+  """Returns what a run of the session gives or raises; fails if it does neither."""
   answers = []
 
   def ask():

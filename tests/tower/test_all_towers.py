@@ -1,6 +1,4 @@
-"""Values of all towers inside of a model, and several losses: beside the law of
-`tests.test_towers_equal_one`, in sessions, and what is refused.
-"""
+"""Values of all towers inside of a model, and several losses: in sessions, and what is refused."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,4 @@
-"""A tower's results come from its own batch, and penalties count once, however models find losses.
-"""
+"""A tower's results come from its own batch; penalties count once, however models find losses."""
 
 import pytest
 
@@ -157,8 +156,7 @@ def test_batches_that_are_made_from_other_towers_are_not_refused():
 
 
 def regularized(losses_of):
-  """The small model with a penalty of 0.5 w² on every variable, and the loss `losses_of(losses)`.
-  """
+  """The small model with a penalty of 0.5 w² on each variable, and the loss `losses_of(losses)`."""
   def model(batch, is_training):
     with tf.variable_scope('', regularizer=lambda weights: 0.5 * tf.reduce_sum(tf.square(weights))):
       losses, metrics = small.model(batch, is_training)

@@ -1,6 +1,4 @@
-"""Clones: a cloned tower is the tower that the model would have built, to the bit and on the same
-devices, in every graph it is part of, whatever things are called. What cannot be one is said.
-"""
+"""Clones: the towers that the model would build, to the bit and on the same devices, or why not."""
 
 import logging
 import re
@@ -25,9 +23,7 @@ NUM_STEPS = 3
 
 
 def rich_model(batch, is_training):
-  """Batch norm, dropout, an embedding, a loop, a branch, a penalty, and an op that is kept on the
-  host.
-  """
+  """Batch norm, dropout, an embedding, a loop, a branch, a penalty, and an op kept on the host."""
   features, labels = batch
   with tf.variable_scope('words',
                          regularizer=lambda weights: 1e-2 * tf.reduce_sum(tf.square(weights))):
@@ -117,9 +113,7 @@ def test_clones_leave_out_repeated_ops(placement):
 
 @pytest.mark.nightly
 def test_a_tower_is_cloned_from_one_of_its_own_sizes():
-  """8 over 3 towers is 3, 3 and 2, and shapes are static: the model is called for the first 3 and
-  for the 2.
-  """
+  """Of 3, 3 and 2 rows, with static shapes, the model is called for the first 3 and the 2."""
   calls = []
 
   def model(batch, is_training):

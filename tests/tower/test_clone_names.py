@@ -1,5 +1,4 @@
-"""A clone is the tower that the model would build, whatever things are called inside and outside.
-"""
+"""A clone is the tower that the model would build, whatever things are called in and out of it."""
 
 import re
 

@@ -1,5 +1,4 @@
-"""Averaged weights: numpy's recursion on any towers, which training never sees and validation uses.
-"""
+"""Averaged weights: numpy's recursion on any towers, not seen in training, used in validation."""
 
 import functools
 

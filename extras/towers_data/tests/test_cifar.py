@@ -13,9 +13,7 @@ from towers_data.cifar import CIFARS, load_cifar
 
 
 def write(folder, name, images, labels):
-  """Writes all files, the training images dealt out in turn, in the format's own layout: label(s),
-  then planes.
-  """
+  """Writes all files in the format's layout, label(s) before planes, training images in turn."""
   layout = CIFARS[name]
   folder.mkdir(exist_ok=True)
   for files, part in ((layout.train, slice(0, -4)), (layout.validation, slice(-4, None))):

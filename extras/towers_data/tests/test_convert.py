@@ -1,6 +1,4 @@
-"""A conversion: nothing is lost, the same bytes every time, and whenever it is killed, nothing half
-reads as whole.
-"""
+"""A conversion loses nothing, repeats its bytes, and if killed leaves no half that reads whole."""
 
 import io
 import os

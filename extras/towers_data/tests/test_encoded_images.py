@@ -1,6 +1,4 @@
-"""Encoded images: each in its place, the same in every mode and after a resume; a damaged one is
-lost alone.
-"""
+"""Encoded images: each in its place in every mode and after a resume; a damaged one goes alone."""
 
 import io
 import itertools

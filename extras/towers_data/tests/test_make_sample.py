@@ -1,6 +1,4 @@
-"""Make sample: the committed sample is balanced, in no order by class, and what the script makes of
-the full set.
-"""
+"""Make sample: what is committed is balanced, in no order by class, and what the script makes."""
 
 import os
 

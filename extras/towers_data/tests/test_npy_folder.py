@@ -1,5 +1,4 @@
-"""Numpy's files are mapped, not read; whatever numpy writes of numbers is taken, and nothing else.
-"""
+"""Numpy's files are mapped, not read; what numpy writes of numbers is taken, and nothing else."""
 
 import io
 import mmap

@@ -1,6 +1,4 @@
-"""A folder of TFRecords in ImageNet's layout: whole sets of files, the labels' range, what
-data_set.json says.
-"""
+"""TFRecords in ImageNet's layout: whole sets of files, the range of labels, data_set.json."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""Workers that autotune: each trial is of all, all decide alike, and none waits for one that left.
-"""
+"""Workers that autotune: each trial is of all, all decide alike, none waits for one that left."""
 
 import concurrent.futures
 import contextlib

@@ -1,5 +1,4 @@
-"""The input check finds lost batches and towers that take the same one, and passes right programs.
-"""
+"""The input check finds lost batches and towers that take the same, and passes right programs."""
 
 import functools
 

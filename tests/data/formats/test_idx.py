@@ -1,6 +1,4 @@
-"""Idx: what is written is read again, and no damage leads to anything but a UsageError or the same
-array.
-"""
+"""Idx: what is written is read again, and damage leads to a UsageError or to the same array."""
 
 import gzip
 import os

@@ -1,6 +1,4 @@
-"""A run resumes in any shape at any step and loses or repeats no example; in another order, where
-it would, it warns.
-"""
+"""A run resumes in any shape at any step without losing or repeating an example, or else warns."""
 
 import pytest
 
