@@ -1,4 +1,4 @@
-"""Training goes on over skipped examples: a step without any moves no weight, and none is NaN."""
+"""Training goes on over skipped examples: a step without any moves no weight, nothing is NaN."""
 
 import numpy as np
 import pytest

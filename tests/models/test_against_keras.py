@@ -88,7 +88,7 @@ def compare(build_logits, make, name_in_keras, **settings):
 
 
 def pool_like_keras(pool):
-  """Keras halves an image with zeros that count as pixels; the authors, as here, without."""
+  """Keras pads what it halves with zeros that count as pixels; the authors, as here, do not."""
   def padded(self, x, size, stride):
     if stride == 1:
       return pool(self, x, size, stride)

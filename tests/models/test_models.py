@@ -1,4 +1,4 @@
-"""Models: weights and multiply-adds as published, all train on towers, dropout is off when due."""
+"""Models: weights and multiply-adds as published, all train on towers, no dropout in validation."""
 
 import numpy as np
 import pytest

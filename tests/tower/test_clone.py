@@ -1,4 +1,4 @@
-"""Clones: the towers that the model would build, to the bit and on the same devices, or why not."""
+"""Clones: to the bit and on the same devices the towers that the model would build, or why not."""
 
 import logging
 import re
@@ -113,7 +113,7 @@ def test_clones_leave_out_repeated_ops(placement):
 
 @pytest.mark.nightly
 def test_a_tower_is_cloned_from_one_of_its_own_sizes():
-  """Of 3, 3 and 2 rows, with static shapes, the model is called for the first 3 and the 2."""
+  """Towers of 3, 3 and 2 rows, of static shapes: the model is called for the first 3 and the 2."""
   calls = []
 
   def model(batch, is_training):

@@ -1,4 +1,4 @@
-"""A clone is the tower that the model would build, whatever things are called in and out of it."""
+"""A clone is the tower that the model would build, whatever things are called."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Make sample: what is committed is balanced, in no order by class, and what the script makes."""
+"""The sample: balanced, in no order by class, and what the script makes of the full set."""
 
 import os
 
