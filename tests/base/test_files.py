@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests import ROOT
+from towers.base import files
 from towers.base.files import name_other_kind, open_regular, sweep, write_whole
 
 KILLED = '''
@@ -34,6 +35,19 @@ def test_what_another_process_writes_stays_until_that_is_killed(tmp_path):
   sweep(str(tmp_path))
   assert [path.name for path in tmp_path.iterdir()] == ['other']
   sweep(str(tmp_path / 'nowhere'))
+
+
+def test_what_is_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+  lock, folders = files._lock, iter([str(tmp_path)])
+
+  def lock_late(handle):
+    for folder in folders:
+      sweep(folder)
+    lock(handle)
+
+  monkeypatch.setattr(files, '_lock', lock_late)
+  write_whole(str(tmp_path / 'whole'), b'1')
+  assert [path.read_bytes() for path in tmp_path.iterdir()] == [b'1']
 
 
 def make_fifo(path):

@@ -45,9 +45,13 @@ def write_whole(path: str, content: bytes) -> None:
 @contextlib.contextmanager
 def file_aside(folder: str) -> Iterator[Tuple[str, BinaryIO]]:
   """Makes a file in a folder; yields its path and the open file, and removes what is left of it."""
-  handle, path = tempfile.mkstemp(prefix=PREFIX, dir=folder)
-  with os.fdopen(handle, 'wb') as file:
+  while True:
+    handle, path = tempfile.mkstemp(prefix=PREFIX, dir=folder)
     _lock(handle)
+    if os.path.exists(path):
+      break
+    os.close(handle)  # Another process's `sweep` came before the lock.
+  with os.fdopen(handle, 'wb') as file:
     try:
       yield path, file
     finally:
