@@ -206,10 +206,10 @@ def test_an_optimizer_may_be_a_function_of_the_rate(rate):
 
 
 def test_side_outputs_are_fetched_by_tower():
-  def with_side(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def with_side(losses):
     tf.identity(2 * losses, name='doubled')
-    return losses + 1, metrics
+    return losses + 1
 
   program = build(model=with_side, batch_size=9)
   with program.session() as session:

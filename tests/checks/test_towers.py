@@ -157,12 +157,12 @@ def test_an_input_that_does_not_repeat_is_named(model):
 def test_one_bit_is_enough_not_to_repeat():
   calls = []
 
-  def model(batch, is_training):
-    calls.append(batch)
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
+    calls.append(losses)
     one = np.float32(1)
     factor = np.nextafter(one, np.float32(2)) if len(calls) == 2 else one
-    return losses * tf.constant(factor, name='factor'), metrics
+    return losses * tf.constant(factor, name='factor')
 
   assert 'factor' in check(model).not_repeated
 
@@ -204,20 +204,18 @@ def test_integers_must_be_the_same():
 
 @pytest.mark.nightly
 def test_values_that_are_not_finite_do_not_agree():
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    # In one tower of three alone; its gradient is NaN in all.
-    return tf.where(tf.equal(tf.shape(losses)[0], 2), losses * np.nan, losses), metrics
-
+  # In one tower of three alone; its gradient is NaN in all.
+  model = small.with_losses(
+      lambda losses: tf.where(tf.equal(tf.shape(losses)[0], 2), losses * np.nan, losses))
   assert not check(model, small.random_examples(50)).agrees
 
 
 def test_towers_that_cannot_be_built_are_reported_with_the_reason():
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
     if 'tower_1' in losses.name:
       raise UsageError('The collection losses holds those of tower 0.')
-    return losses, metrics
+    return losses
 
   report = check(model)
   assert not report.agrees and report.rows == []

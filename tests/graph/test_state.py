@@ -69,8 +69,7 @@ def test_the_first_towers_last_micro_batch_counts_once(mode, num_towers, accumul
   expected = expect(mode=mode, num_towers=towers_that_train, accumulate=accumulate)
   with small.Run(mode=mode, num_towers=num_towers, accumulate=accumulate, model=keeping,
                  validates=True, train=small.random_examples(NUM_ROWS), **settings) as run:
-    for _ in range(NUM_STEPS):
-      run.train()
+    run.train(NUM_STEPS)
     assert_kept(run, expected)
     run.validate()
     assert_kept(run, expected)
@@ -81,8 +80,7 @@ def test_of_workers_the_chiefs_counts_once_they_validate():
   chief = expect(mode='split', num_towers=2, accumulate=1, num_workers=2)
   with InProcessCluster(num_workers=2, num_towers=2, mode='split', model=keeping, validates=True,
                         train=small.random_examples(NUM_ROWS)) as cluster:
-    for _ in range(NUM_STEPS):
-      cluster.train()
+    cluster.train(NUM_STEPS)
     assert_kept(cluster.runs[0], chief)
     assert abs(read(cluster.runs[1])[1] - chief[1]).max() > 0.01
     cluster.each(lambda run: run.validate())

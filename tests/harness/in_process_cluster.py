@@ -75,8 +75,9 @@ class InProcessCluster:
     futures = [self._threads.submit(act, run) for run in self.runs]
     return [future.result(SECONDS_TO_ANSWER) for future in futures]
 
-  def train(self):
-    """Takes one step; returns the loss, which has the same bits in all workers."""
-    losses = self.each(lambda run: run.train())
-    assert len({float(loss) for loss in losses}) == 1, losses
+  def train(self, steps=1):
+    """Takes steps; returns the loss of the last, which has the same bits in all workers."""
+    for _ in range(steps):
+      losses = self.each(lambda run: run.train())
+      assert len({float(loss) for loss in losses}) == 1, losses
     return losses[0]

@@ -81,10 +81,19 @@ def model(batch, is_training):
   return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
 
 
+def with_losses(change):
+  """Returns the small model with other losses, `change(losses)`."""
+  def changed(batch, is_training):
+    losses, metrics = model(batch, is_training)
+    return change(losses), metrics
+
+  return changed
+
+
 def classify(x, labels):
-  """Returns the losses of a last layer on activations."""
+  """Returns the losses of a last layer on activations, which may be of half precision."""
   return tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=labels, logits=dense(x, NUM_CLASSES, 'logits'))
+      labels=labels, logits=tf.cast(dense(x, NUM_CLASSES, 'logits'), tf.float32))
 
 
 def fill_with_nan(batches, counts):
@@ -240,9 +249,11 @@ class Run:
   def close(self):
     self._closing.close()
 
-  def train(self):
-    """Updates the weights once, as a user's session does; returns the loss."""
-    return self.opened.train()
+  def train(self, steps=1):
+    """Takes steps as a user's session does; returns the loss of the last."""
+    for _ in range(steps):
+      loss = self.opened.train()
+    return loss
 
   def weights(self):
     with self.graph.as_default():

@@ -75,8 +75,7 @@ def test_updates_that_read_no_row_are_welcome():
     return small.model(batch, is_training)
 
   with small.Run(model=model, last_batch='pad') as run:
-    for _ in range(3):
-      run.train()
+    run.train(3)
     [count] = [variable for variable in run.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
                if variable.op.name == 'count']
     assert run.session.run(count) == 3

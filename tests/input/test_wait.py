@@ -44,11 +44,9 @@ def measure(*, input_seconds, compute_seconds, steps=6, **settings):
   settings = dict(dict(num_towers=1, input_threads=1), **settings)
   with small.Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds),
                  **settings) as run:
-    for _ in range(5):
-      run.train()
+    run.train(5)
     before, started = run.steps.metrics.input_wait_seconds, time.monotonic()
-    for _ in range(steps):
-      run.train()
+    run.train(steps)
     return (run.steps.metrics.input_wait_seconds - before) / (time.monotonic() - started)
 
 

@@ -114,8 +114,7 @@ TOWERS = {1: {}, 2: dict(placement='replicated', accumulate=2),
 def test_they_are_numpys_on_any_towers(name, num_towers):
   with Run(model=model, num_towers=num_towers, optimizer=name, **SPLITS, **SETTINGS,
            **TOWERS[num_towers]) as run:
-    for _ in range(NUM_STEPS):
-      run.train()
+    run.train(NUM_STEPS)
     run.steps.check_replicas()
     weights = run.weights()
   expected = train_by_numpy(name, run.initial_weights)

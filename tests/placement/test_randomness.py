@@ -170,10 +170,7 @@ def test_what_cannot_be_seeded_in_an_initial_value_is_refused_by_name(draw, word
 
 
 def drawing_model(draw):
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    return losses + tf.reduce_sum(draw([3])), metrics
-  return model
+  return small.with_losses(lambda losses: losses + tf.reduce_sum(draw([3])))
 
 
 @pytest.mark.parametrize('draw, words', [
@@ -199,11 +196,11 @@ def test_what_a_model_draws_by_a_seed_that_it_computes_is_its_own_matter():
 
 
 def test_pooling_whose_seeds_must_be_0_is_left_alone():
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
     pooled = tf.raw_ops.FractionalMaxPool(value=tf.ones([1, 4, 4, 1]), pseudo_random=True,
                                           pooling_ratio=[1.0, 1.5, 1.5, 1.0])[0]
-    return losses * tf.reduce_mean(pooled), metrics
+    return losses * tf.reduce_mean(pooled)
 
   with small.Run(model=model) as run:
     run.train()

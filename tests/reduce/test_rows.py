@@ -28,8 +28,7 @@ def make_model(num_rows, is_weighted=False, spread=9):
     table = tf.get_variable('table', [num_rows, 2, 2])
     rows = tf.reshape(tf.nn.embedding_lookup(table, ids), [-1, 5, 4])
     hidden = tf.reduce_sum(rows, 1) * tf.reduce_sum(features, 1, keepdims=True)
-    logits = small.dense(hidden, small.NUM_CLASSES, 'logits')
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    losses = small.classify(hidden, labels)
     return towers.Weighted(losses, tf.cast(labels, tf.float32)) if is_weighted else losses, {}
 
   return model

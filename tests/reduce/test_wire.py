@@ -56,8 +56,7 @@ def test_a_mean_that_float16_holds_does_not_overflow_on_the_way(num_examples):
   with make_cluster((2, 2), wire='float16', **settings) as cluster:
     is_even = isinstance(cluster.runs[0].program.gradients.num_examples, int)
     assert is_even == (num_examples == 16)
-    for _ in range(3):
-      cluster.train()
+    cluster.train(3)
     for run in cluster.runs:
       np.testing.assert_allclose(run.weights()['weight'], -3 * 60000.0, rtol=1e-3)
 

@@ -61,8 +61,7 @@ def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_o
     assert not find_different(everywhere)
     assert cluster.runs[0].program.broadcast.moved_op is None
   with make_cluster((2, 1), model=batch_norm_model, **settings) as cluster:
-    for _ in range(3):
-      cluster.train()
+    cluster.train(3)
     moving = set(averages(cluster.runs[0]))
     assert find_different(cluster.each(small.Run.variables)) == moving and len(moving) == 4
     run = cluster.runs[0]

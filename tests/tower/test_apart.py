@@ -15,21 +15,21 @@ def own_scope():
   return tf.get_default_graph().get_name_scope() + '/'
 
 
-def total_loss(batch, is_training):
+@small.with_losses
+def total_loss(losses):
   """As programs of TF-Slim compute it."""
-  losses, metrics = small.model(batch, is_training)
   tf.losses.add_loss(tf.reduce_mean(losses))
-  return tf.losses.get_total_loss(), metrics
+  return tf.losses.get_total_loss()
 
 
-def collected_losses(batch, is_training):
+@small.with_losses
+def collected_losses(losses):
   """As the CIFAR-10 tutorial computes it, weight decay in the same collection."""
-  losses, metrics = small.model(batch, is_training)
   with tf.variable_scope('', reuse=True):
     decay = 0.05 * tf.nn.l2_loss(tf.get_variable('hidden/weights'))
   tf.add_to_collection('losses', decay)
   tf.add_to_collection('losses', tf.reduce_mean(losses))
-  return tf.add_n(tf.get_collection('losses')), metrics
+  return tf.add_n(tf.get_collection('losses'))
 
 
 def collected_metric(batch, is_training):
@@ -38,21 +38,16 @@ def collected_metric(batch, is_training):
   return losses, dict(metrics, all=tf.add_n(tf.get_collection('seen')))
 
 
-def updates_before_the_loss(batch, is_training):
-  losses, metrics = small.model(batch, is_training)
+@small.with_losses
+def updates_before_the_loss(losses):
   tf.add_to_collection('my_updates', tf.group(tf.identity(losses)))
   with tf.control_dependencies(tf.get_collection('my_updates')):
-    return tf.identity(losses), metrics
+    return tf.identity(losses)
 
 
 def kept_in_python():
   kept = []
-
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    kept.append(tf.reduce_mean(losses))
-    return tf.add_n(kept), metrics
-  return model
+  return small.with_losses(lambda losses: kept.append(tf.reduce_mean(losses)) or tf.add_n(kept))
 
 
 def kept_for_the_gradient():
@@ -63,10 +58,7 @@ def kept_for_the_gradient():
     kept.append(tf.reduce_mean(x))
     return tf.identity(x), lambda gradient: gradient * kept[0]
 
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    return scaled(losses), metrics
-  return model
+  return small.with_losses(scaled)
 
 
 @pytest.mark.nightly(but=2)
@@ -95,21 +87,21 @@ def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside
     small.Run(model=make(), num_towers=2, validation_tower=True, **SETTINGS)
 
 
-def advised(batch, is_training):
+@small.with_losses
+def advised(losses):
   """As the message advises."""
   scope = own_scope()
-  losses, metrics = small.model(batch, is_training)
   with tf.name_scope('loss'):
     tf.losses.add_loss(tf.reduce_mean(losses))
-    return tf.add_n(tf.get_collection('losses', scope)), metrics
+    return tf.add_n(tf.get_collection('losses', scope))
 
 
 def harmless():
   """A model that shares constants between towers, and reads other towers for no result."""
   kept = []
 
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
     if not kept:
       keys = tf.constant([0], tf.int64)
       table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, keys), -1)
@@ -119,7 +111,7 @@ def harmless():
         'losses')]))
     with tf.name_scope('tower_0/layer/'):  # As a layer does that keeps the scope of its first call.
       found = kept[1].lookup(tf.zeros([1], tf.int64))
-      return losses * kept[0] + tf.cast(found, tf.float32), metrics
+      return losses * kept[0] + tf.cast(found, tf.float32)
   return model
 
 
@@ -166,12 +158,12 @@ def regularized(losses_of):
 
 
 def explicit(losses_of):
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
     with tf.variable_scope('', reuse=True):
       weights = tf.get_variable('hidden/weights')
     tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, tf.nn.l2_loss(weights, name='decay'))
-    return losses_of(losses), metrics
+    return losses_of(losses)
   return model
 
 
@@ -214,11 +206,11 @@ def with_print(losses, penalty):
 
 
 def test_what_a_clone_collected_is_another_towers_too():
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
     before = tf.get_collection('losses')[-1:]
     tf.add_to_collection('losses', tf.reduce_mean(losses))
-    return tf.add_n([tf.reduce_mean(losses)] + before), metrics
+    return tf.add_n([tf.reduce_mean(losses)] + before)
 
   # Batches of 3, 3 and 2: the second tower is a clone, the third none.
   with pytest.raises(UsageError, match='loss of tower 2 is computed from the op tower_1/'):

@@ -150,8 +150,7 @@ def test_what_would_silently_go_wrong_is_refused(broken, kind, words):
 def test_foreign_updates_run_once_a_step():
   with small.Run(model=foreign, num_towers=3, validates=True) as run:
     before = averages(run)['moving_mean']
-    for _ in range(3):
-      run.train()
+    run.train(3)
     run.validate()
     np.testing.assert_allclose(averages(run)['moving_mean'], before + 3, atol=1e-6)
 

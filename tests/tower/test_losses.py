@@ -12,14 +12,6 @@ from towers.base.usage_error import UsageError
 EVEN = dict(train=small.random_examples(16), validation=small.random_examples(8, 'validation'))
 
 
-def with_loss(change):
-  """The small model with another loss."""
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    return change(losses), metrics
-  return model
-
-
 def with_metric(change):
   """The small model with another metric."""
   def model(batch, is_training):
@@ -41,7 +33,7 @@ def forget_shape(values):
     ({}, 'every batch'), (dict(EVEN, num_towers=1), 'a batch of 8 examples'),
     (dict(EVEN, num_towers=4), 'a batch of 2 examples')], ids=['any', 'whole', 'part'])
 @pytest.mark.parametrize('make, what, fix', [
-    (with_loss, 'The loss of the model', 'tf.reshape(loss, [])'),
+    (small.with_losses, 'The loss of the model', 'tf.reshape(loss, [])'),
     (with_metric, 'The metric right', 'one value per example')], ids=['loss', 'metric'])
 def test_one_value_for_a_batch_of_several_is_refused(make, what, fix, settings, batch):
   with pytest.raises(UsageError) as error:
@@ -66,7 +58,7 @@ def test_rows_beyond_the_number_of_examples_are_refused():
                           (16, 2, dict(accumulate=2))])
 def test_what_only_a_run_can_tell_is_refused_before_anything_is_updated(
     examples, num_towers, settings):
-  model = with_loss(lambda losses: forget_shape(one_value(losses)))
+  model = small.with_losses(lambda losses: forget_shape(one_value(losses)))
   with small.Run(model=model, num_towers=num_towers, train=small.random_examples(examples),
                  **settings) as run:
     before = run.variables()
@@ -80,7 +72,7 @@ def test_what_only_a_run_can_tell_is_refused_before_anything_is_updated(
 
 def test_a_loss_of_too_few_values_in_one_batch_alone_is_refused_there():
   # An epoch of 13 is 8 and 5 examples.
-  model = with_loss(
+  model = small.with_losses(
       lambda losses: tf.cond(tf.equal(tf.size(losses), 8), lambda: losses, lambda: losses[:2]))
   with small.Run(model=model, num_towers=1) as run:
     run.train()
@@ -102,7 +94,7 @@ def test_a_metric_that_only_a_run_can_tell_ends_validation():
 def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accumulate):
   settings = dict(train=small.random_examples(17), batch_size=16, accumulate=accumulate,
                   validates=True)
-  with small.Run(model=with_loss(forget_shape), num_towers=num_towers, **settings) as run, \
+  with small.Run(model=small.with_losses(forget_shape), num_towers=num_towers, **settings) as run, \
       small.Run(num_towers=1, **settings) as plain:
     for _ in range(4):
       assert run.train() == pytest.approx(plain.train(), abs=1e-5)

@@ -11,7 +11,6 @@ from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.placement.replicas import REPLICAS
-from towers.tower.batch_norm_layer import batch_norm
 from towers.training.reporting.describe import describe_precision
 from towers.training.stepping.not_finite import NotFinite
 
@@ -20,19 +19,10 @@ TRAIN = small.random_examples(16)
 MIXED = dict(precision='mixed', train=TRAIN)
 
 
-def normed(batch, is_training):
-  """Batch normalisation between two layers."""
-  features, labels = batch
-  x = tf.nn.relu(batch_norm(small.dense(features, 6, 'hidden'), is_training, name='norm'))
-  logits = tf.cast(small.dense(x, small.NUM_CLASSES, 'logits'), tf.float32)
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-
-
 def take_steps(**settings):
   """Returns the weights after some steps."""
   with small.Run(**settings) as run:
-    for _ in range(NUM_STEPS):
-      run.steps.train()
+    run.train(NUM_STEPS)
     return run.weights()
 
 
@@ -42,7 +32,7 @@ def get_scale(run):
 
 
 def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
-  with small.Run(num_towers=2, placement='replicated', model=normed,
+  with small.Run(num_towers=2, placement='replicated', model=test_guard.normed,
                  **MIXED) as run, run.graph.as_default():
     kept = [*tf.global_variables(), *tf.local_variables(), *tf.get_collection(REPLICAS)]
     assert {variable.dtype.base_dtype for variable in kept} == {tf.float32, tf.int64}
@@ -67,10 +57,10 @@ def test_a_scale_changes_nothing_but_what_would_be_lost(loss_scale, clip_norm):
   small.assert_same_weights(weights, expected, tolerance=2e-5)
 
 
-def faint(batch, is_training):
+@small.with_losses
+def faint(losses):
   """Gradients that are zero in float16: below 6e-8."""
-  losses, metrics = small.model(batch, is_training)
-  return 1e-8 * tf.cast(losses, tf.float32), metrics
+  return 1e-8 * tf.cast(losses, tf.float32)
 
 
 @pytest.mark.nightly(but='4096.0-True')
@@ -181,9 +171,8 @@ def test_what_no_scale_can_help_is_not_finite_at_once():
     assert get_scale(run) == (2 ** 15, 1) and 'tower 2' in run.steps.retry().describe()
   # Gradients that are NaN at any scale are reported once the scale is 1.
   with small.Run(model=faults.root_of_zero, train=faults.poison(TRAIN, test_guard.ROW, 0.0),
-                 **mixed) as run, pytest.raises(NotFinite):
-    for _ in range(2 * 16 + 2):
-      run.steps.train()
+                 **mixed) as run, pytest.raises(towers.RunError):
+    run.train(2 * 16 + 2)
   # A fixed scale is not touched.
   with small.Run(loss_scale=2.0 ** 15, learning_rate=1e-4, model=squared,
                  train=faults.poison(TRAIN, test_guard.ROW, 300.0), **mixed) as run:
@@ -222,10 +211,10 @@ def test_the_half_follows_the_devices(monkeypatch):
 
 
 def test_weights_that_are_half_themselves_are_refused():
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
     own = tf.Variable(tf.ones([], tf.float16), name='own', use_resource=True)
-    return losses * own, metrics
+    return losses * own
 
   with pytest.raises(UsageError, match='own and 0 more weights are of float16 themselves'):
     small.Run(num_towers=2, model=model, **MIXED)

@@ -15,10 +15,10 @@ from towers.input import pipeline
 def test_a_model_that_does_not_share_its_variables_is_refused():
   built = []
 
-  def model(batch, is_training):
-    built.append(batch)
-    losses, metrics = small.model(batch, is_training)
-    return losses * tf.Variable(1.0, name=f'gain_{len(built)}'), metrics
+  @small.with_losses
+  def model(losses):
+    built.append(losses)
+    return losses * tf.Variable(1.0, name=f'gain_{len(built)}')
 
   with pytest.raises(UsageError) as error:
     small.Run(model=model, num_towers=2)
@@ -59,11 +59,11 @@ def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
 def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
   built = []
 
-  def model(batch, is_training):
-    built.append(batch)
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
+    built.append(losses)
     gain = tf.get_variable('gain', [], initializer=tf.zeros_initializer())
-    return (losses + gain if len(built) == 1 else losses), metrics
+    return losses + gain if len(built) == 1 else losses
 
   with small.Run(model=model, num_towers=2, optimizer='sgd', learning_rate=1.0) as run:
     assert [variable.op.name for variable in run.program.gradients.partly_without_gradient] == [

@@ -198,8 +198,7 @@ def test_the_best_of_a_validation_tower_is_saved_as_it_was_measured(tmp_path):
   # The tower measures the weights of step 4 while the others take steps 5 and 6.
   with Run(num_towers=3, validation_tower=True) as run, Run(num_towers=1) as expected:
     loop(run, total_steps=9, validate_every=4, folder=tmp_path)
-    for _ in range(4):
-      expected.steps.train()
+    expected.train(4)
     assert saved_steps(tmp_path)[0] == 4
     saved = tf.train.load_checkpoint(str(tmp_path / 'model.ckpt-4'))
     weights = expected.weights()

@@ -167,10 +167,10 @@ def test_one_object_updates_all_its_variables_at_once():
     (1, False, {}), (3, True, {}), (2, True, dict(variables='replicated', average_weights=0.9))])
 def test_a_group_acts_in_every_third_step(num_towers, refuses, settings, tmp_path):
   """As by two train ops, also after a resume and where steps are refused."""
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def model(losses):
     whole = tf.equal(towers.all_sum(tf.shape(losses)[0]), 8)
-    return losses + tf.where(whole | (not refuses), 0.0, np.nan), metrics
+    return losses + tf.where(whole | (not refuses), 0.0, np.nan)
 
   def make():
     return build(num_towers, model=model, **settings, optimizer={

@@ -42,10 +42,7 @@ def everything(run):
   return dict(zip([variable.op.name for variable in variables], run.session.run(variables)))
 
 
-def assert_unchanged(left, right):
-  assert sorted(left) == sorted(right)
-  for name, value in left.items():
-    np.testing.assert_array_equal(value, right[name], err_msg=name)
+assert_unchanged = functools.partial(small.assert_same_weights, tolerance=0)
 
 
 def refuse_step(run):
@@ -147,12 +144,7 @@ def test_the_tower_and_the_first_variable_are_named():
 
 
 def test_what_fails_only_once_is_done_when_it_is_tried_again():
-  calls = []
-
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    return faults.fails_once(losses, calls=calls, at=2), metrics
-
+  model = small.with_losses(functools.partial(faults.fails_once, calls=[], at=2))
   with small.Run(num_towers=1) as run:
     expected = [run.steps.train() for _ in range(4)]
   with small.Run(num_towers=1, model=model) as run:

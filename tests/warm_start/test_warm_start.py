@@ -113,8 +113,7 @@ def test_all_towers_start_and_train_alike(files, num_towers, placement, settings
         assert np.array_equal(started[name], value), name
       if run.program.replicas:
         assert run.session.run(run.program.replicas.same).all()
-      for _ in range(3):
-        run.train()
+      run.train(3)
       run.steps.check_replicas()
       found = run.variables()
       assert np.array_equal(found['norm/moving_mean'], VALUES['norm/moving_mean'])

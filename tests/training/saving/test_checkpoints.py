@@ -33,8 +33,7 @@ def restore(run, folder):
     dict(num_towers=3, validation_tower=True)], ids=str)
 def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optimizer, settings):
   with small.Run(num_towers=4, optimizer=optimizer) as run:
-    for _ in range(3):
-      run.train()
+    run.train(3)
     save(run, tmp_path)
     expected = [run.train() for _ in range(3)]
     weights = run.weights()
@@ -270,8 +269,7 @@ def write_fixture(folder):
   """Trains 3 steps on 4 towers, saves, and notes the losses of 3 steps more."""
   shutil.rmtree(folder, ignore_errors=True)
   with small.Run(num_towers=4, placement='balanced') as run:
-    for _ in range(3):
-      run.train()
+    run.train(3)
     save(run, folder)
     np.savetxt(os.path.join(folder, EXPECTED_LOSSES), [run.train() for _ in range(3)])
 

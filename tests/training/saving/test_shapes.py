@@ -75,8 +75,7 @@ def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, tmp_path):
 
 def write_checkpoint(folder, *, steps, recorded=True, **settings):
   with small.Run(**settings_of(num_towers=1, **settings)) as run, run.graph.as_default():
-    for _ in range(steps):
-      run.train()
+    run.train(steps)
     if recorded:
       checkpoints_of(run, folder).save(run.session)
     else:

@@ -14,8 +14,7 @@ from towers.training.stepping.failure import explain
 def fail_of(run):
   """Trains until it fails; returns the explanation."""
   with pytest.raises((RunError, tf.errors.OpError)) as caught, run:
-    for _ in range(20):
-      run.train()
+    run.train(20)
     run.validate()
   error = caught.value
   message = str(error if isinstance(error, RunError) else explain(error, run.steps))
@@ -56,12 +55,10 @@ def test_a_file_that_vanishes_in_an_epoch_is_named(tmp_path):
   train = small.random_examples(24)._replace(parse_example=read)
   run = small.Run(mode='shard', batch_size=4, train=train)
   with run:
-    for _ in range(2):
-      run.train()
+    run.train(2)
     os.remove(str(tmp_path / '05'))
     with pytest.raises(RunError) as error:
-      for _ in range(20):
-        run.train()
+      run.train(20)
   message = str(error.value)
   assert message.startswith('The input of tower 1 (split train) failed in training')
   assert '05; No such file or directory' in message

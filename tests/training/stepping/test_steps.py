@@ -53,8 +53,7 @@ def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
 def test_a_step_calls_little_python(validation_tower):
   calls = []
   with small.Run(num_towers=2, validation_tower=validation_tower) as run:
-    for _ in range(3):
-      run.train()
+    run.train(3)
     sys.setprofile(lambda frame, event, _: calls.append((event, frame.f_code.co_name)))
     try:
       run.train()
@@ -79,15 +78,9 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
     found.append(threading.get_ident())
     return np.zeros([], np.float32)
 
-  def noticing(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-
-    def initializer():
-      return tf.reshape(tf.numpy_function(of_this_thread, [], tf.float32), [])
-
-    value = tf.get_variable('noticing', initializer=initializer)
-    return losses + value, metrics
-
+  noticing = small.with_losses(lambda losses: losses + tf.get_variable(
+      'noticing', initializer=lambda: tf.reshape(
+          tf.numpy_function(of_this_thread, [], tf.float32), [])))
   monkeypatch.setattr(steps, 'Call', Watched)
   small.Run(num_towers=num_towers, model=noticing).session.close()
   caller, starter = found
@@ -95,24 +88,17 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
 
 
 def test_an_error_of_a_variable_is_told():
-  def bad(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-
-    def initializer():
-      return tf.check_numerics(tf.constant(float('nan')), 'no start')
-
-    value = tf.get_variable('bad', initializer=initializer)
-    return losses + value, metrics
-
+  bad = small.with_losses(lambda losses: losses + tf.get_variable(
+      'bad', initializer=lambda: tf.check_numerics(tf.constant(float('nan')), 'no start')))
   with pytest.raises(RunError, match='no start'):
     small.Run(model=bad)
 
 
 def test_an_error_of_the_step_is_told():
-  def bad(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
+  @small.with_losses
+  def bad(losses):
     with tf.device('/job:nowhere/device:CPU:0'):
-      return losses + tf.zeros([]), metrics
+      return losses + tf.zeros([])
 
   with pytest.raises(RunError, match='Tower 0 failed in set-up, .*tower_0/add'):
     small.Run(model=bad)
