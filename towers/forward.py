@@ -140,8 +140,8 @@ class Forward:
       measured.add(sums, values)
     return measured.means()
 
-  def predict(self, rows: Rows) -> Dict[str, np.ndarray]:
-    """Returns the outputs for each row, in order, by name."""
+  def predict(self, rows: Rows) -> Dict[str, Any]:
+    """Returns the outputs for each row, in order, by name; as lists where rows differ in size."""
     parts: Dict[str, List[np.ndarray]] = {}
     for of_towers, counts in self._run(rows):
       for outputs, count in zip(of_towers, counts):
@@ -151,7 +151,9 @@ class Forward:
                              'examples: return one row for each example. The function takes the '
                              'parts of an example as its arguments, as (images, labels).')
           parts.setdefault(name, []).append(values[:count])
-    return {name: np.concatenate(values) for name, values in parts.items()}
+    return {name: np.concatenate(values) if len({value.shape[1:] for value in values}) == 1
+                  else [row for value in values for row in value]
+            for name, values in parts.items()}
 
   def close(self) -> None:
     """Closes the session."""

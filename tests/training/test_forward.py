@@ -65,6 +65,10 @@ def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
                                                         'twice': 2 * features})
     np.testing.assert_array_equal(named['twice'], 2 * FEATURES)
     np.testing.assert_allclose(named['logits'], outputs, atol=1e-6)
+    uneven = session.predict(given('batches'), lambda features, labels:
+                             features[:, :1 + tf.reduce_max(labels)])  # As padded sentences are.
+    assert len({len(row) for row in uneven}) > 1
+    assert [row[0] for row in uneven] == FEATURES[:, 0].tolist()
     # The training has not noticed.
     losses += [session.train() for _ in range(3)]
     assert losses == [expected.train() for _ in range(6)]
