@@ -65,16 +65,21 @@ DRAWS = {
     'loop in a loop': turns(2, turns(3, dropout(0.1))),
     'branch in a loop': turns(3, lambda h: branch(dropout(0.2), h)),
     'dynamic_rnn': recurrent,
+    'map_fn': lambda h: tf.map_fn(dropout(0.5), h),
+    'map_fn of the input': lambda h: h * tf.map_fn(
+        lambda row: tf.random.uniform([5]) + row[0], tf.get_collection('rows')[-1]),
+    'map_fn of a loop': lambda h: tf.map_fn(turns(2, dropout(0.2)), h),
 }
 # What a commit tries at once, each kind by itself at night.
 TOGETHER = ('keras', 'integers', 'noise on weights', 'branch', 'several rows', 'loop in a loop',
-            'dynamic_rnn', 'random crop')
+            'dynamic_rnn', 'random crop', 'map_fn of a loop')
 DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.
 POINTS = [
     (1, 'split', dict(accumulate=4)),
     (2, 'shard', dict(accumulate=2, variables='replicated', tower_build='clone')),
     (3, 'next', dict(accumulate=3, last_batch='pad')),
+    (4, 'next', dict(last_batch='carry')),  # Of one static size.
     (5, 'shard', {}),
     (8, 'split', dict(tower_build='clone')),
 ]
@@ -84,6 +89,7 @@ def make_model(name):
   def model(batch, is_training):
     del is_training
     [rows] = batch
+    tf.add_to_collection('rows', rows)
     h = tf.tanh(tf.matmul(rows, tf.get_variable('w', [3, 5])))
     return tf.reduce_sum(tf.square(DRAWS[name](h) - 1), 1)
   return model
@@ -106,8 +112,8 @@ def train(name, *point, **settings):
 
 
 @functools.lru_cache(maxsize=None)
-def one_tower(name):
-  return train(name)
+def one_tower(name, **settings):
+  return train(name, **settings)
 
 
 @pytest.mark.nightly(but='together-2')
@@ -115,7 +121,8 @@ def one_tower(name):
     value if isinstance(value, str) else str(value[0])))
 def test_towers_draw_what_one_tower_draws(name, point):
   num_towers, mode, settings = point
-  before, after, losses = one_tower(name)
+  before, after, losses = one_tower(
+      name, last_batch='carry' if settings.get('last_batch') == 'carry' else 'keep')
   assert np.abs(after[0] - before[0]).max() > 1e-3
   _, weights, others = train(name, num_towers, mode, **settings)
   np.testing.assert_allclose(weights[0], after[0], rtol=0, atol=1e-5)
@@ -148,7 +155,7 @@ def test_what_is_measured_and_predicted_draws_alike(num_towers, mode, settings):
     with tf.Graph().as_default(), build('dropout', num_towers, *point, **settings
                                         ).session() as session:
       return (session.validate()['loss'], session.evaluate(towers.from_arrays(x[:17]))['loss'],
-              session.predict(x, dropout(0.5)))
+              session.predict(x, lambda h: DRAWS['map_fn'](dropout(0.5)(h))))
 
   for ours, expected in zip(measure(num_towers, mode, **settings), measure(1)):
     np.testing.assert_allclose(ours, expected, rtol=1e-5)

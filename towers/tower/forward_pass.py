@@ -7,11 +7,9 @@ from tensorflow_v1 import Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import keep_order
 from towers.input.batch import Batch
-from towers.placement.randomness import is_random
 from towers.tower.all_towers import joining
 from towers.tower.apart import check_apart, check_penalties
 from towers.tower.drawing.draws import tie_draws, warn_of_left
-from towers.tower.drawing.folds import find_folds
 from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall, call_beside
 from towers.tower.recording import Recording
@@ -47,10 +45,8 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
     if op.type == 'Switch' and op.inputs[0].op.type == 'ReadVariableOp':
       recording.take(op)
   _check(tower, ops, index, store)
-  if index == 0 and batch.place is not None:
-    call.draws.folds.update(find_folds(
-        filter(is_random, ops), batch, scope=scope, call_beside=beside))
-  left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch)
+  left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch,
+                   call_beside=beside)
   if index == 0:
     warn_of_left(left)
   return tower

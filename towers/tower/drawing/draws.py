@@ -4,7 +4,8 @@ An op such as dropout's draws from a state of its own, by tower, so that two tow
 another model than one. Its stateless twin takes its place, which draws by
 
   key        (seed, name of the op in the tower)
-  counter    (step, turn of the loop), and the place of the tower's first row
+  counter    (step, turn of the loop), and the place of the tower's first row; a loop over the rows,
+             as of `tf.map_fn`, counts by their places
 
 so that neither the number of towers, workers and micro-batches nor the input mode changes what is
 drawn for an example, and neither a validation, a second try nor a resumed run moves it. Where the
@@ -40,7 +41,7 @@ from towers.placement.randomness import (
   step_reader,
   tower_seeds,
 )
-from towers.tower.drawing.folds import guess_fold
+from towers.tower.drawing.folds import find_folds, find_loops, guess_fold
 
 _HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
 _PHILOX = 1
@@ -75,7 +76,7 @@ class Draws(NamedTuple):
     read_step: returns the step, a scalar int64 tensor; called only if an op needs it.
     names: of the first tower's random ops, in order. A Keras layer that the model makes has another
       name in each tower.
-    folds: of these by name, see `find_folds`.
+    folds: of these and of the loops around them, see `find_folds`.
   """
   seed: int
   read_step: Callable[[], Tensor]
@@ -88,8 +89,8 @@ def begin_draws(seed: int) -> Draws:
   return Draws(seed, step_reader(), [], {})
 
 
-def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch
-              ) -> List[Operation]:
+def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch,
+              call_beside: Any = None) -> List[Operation]:
   """Ties the random ops of a tower's model to (seed, name, step, turn, place); returns those that
   keep a state of their own.
 
@@ -98,8 +99,9 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
 
   Args:
     ops, scope, batch: of the tower's forward pass, without those of initial values.
-    draws: of all towers; the first tower adds its names.
+    draws: of all towers; the first tower adds its names and folds.
     tower: its index, which seeds what cannot be drawn by place.
+    call_beside: as of `Tower`; only the first tower of a static size needs it.
 
   Raises:
     UsageError: a generator or a function draws; names the op.
@@ -117,9 +119,11 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   names = [op.name.replace(scope, '') for op in random]
   if not draws.names:
     draws.names.extend(names)
+    if batch.place is not None:
+      draws.folds.update(find_folds(random, batch, scope=scope, call_beside=call_beside))
   elif len(draws.names) == len(names):
     names = draws.names
-  drawer = _Drawer(draws, batch, dict(zip(random, names)))
+  drawer = _Drawer(draws, batch, scope, dict(zip(random, names)))
   left = [op for op in random if not drawer.replace(op)]
   for op in left:
     set_seeds(op, *tower_seeds(draws.seed, tower, op.type, op.name[len(scope):]))
@@ -139,8 +143,9 @@ def warn_of_left(ops: Sequence[Operation]) -> None:
 class _Drawer:
   """Makes the stateless twins of a tower's random ops."""
 
-  def __init__(self, draws, batch, names):
-    self._draws, self._batch, self._place, self._names = draws, batch, batch.place, names
+  def __init__(self, draws, batch, scope, names):
+    self._draws, self._batch, self._place = draws, batch, batch.place
+    self._scope, self._names = scope, names
     self._turns: Dict[Any, Tensor] = {}
     self._begins: Dict[Any, Any] = {}
 
@@ -247,26 +252,24 @@ class _Drawer:
 
   def _read_when(self, op):
     """Returns the step and, in a loop, the turn, in one number."""
-    turn, context = None, op._get_control_flow_context()
-    loops = []
-    while context is not None and context.GetWhileContext() is not None:
-      loops.append(context.GetWhileContext())
-      context = loops[-1].outer_context
-    for loop in reversed(loops):
+    turn = None
+    for loop in find_loops(op):
       if loop not in self._turns:
-        self._turns[loop] = _count_turns(loop)
-      inner = tf.cast(self._turns[loop], tf.int64)
+        self._turns[loop] = self._count_turns(loop)
+      inner = self._turns[loop]
       turn = inner if turn is None else turn * _MOST_TURNS + inner
     with _context(op.graph, None):
       step = self._draws.read_step()
     return step if turn is None else step + turn * _MOST_STEPS
 
-
-def _count_turns(loop):
-  """Returns the number of the turn of a loop, from 1, a tensor inside of it."""
-  with _context(tf.get_default_graph(), loop.outer_context):
-    _, turn = loop.AddForwardLoopCounter(None)
-  return turn.op.inputs[0]
+  def _count_turns(self, loop):
+    """Returns the number of the turn of a loop, from 1, a tensor inside of it."""
+    with _context(tf.get_default_graph(), loop.outer_context):
+      _, turn = loop.AddForwardLoopCounter(None)
+    turn = tf.cast(turn.op.inputs[0], tf.int64)
+    if self._place is None or self._draws.folds.get(loop.name.replace(self._scope, '')) != 1:
+      return turn
+    return self._place.first + 1 + (turn - 1) * self._place.stride
 
 
 @contextlib.contextmanager

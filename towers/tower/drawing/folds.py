@@ -5,9 +5,11 @@ A first axis of unknown size may be that of the batch, of the time or of the voc
 the tower's number of rows may be so by chance. So the draw's shape is found once more for another
 number of rows: from the ops themselves where the number of rows is open, else from those of another
 call of the model, which may have made constants of it.
+
+A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has a fold of 1.
 """
 
-from typing import Any, Callable, Dict, Iterable, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from tensorflow_v1 import Operation, tf
 from towers.graph.resized import infer_shapes
@@ -27,11 +29,12 @@ def guess_fold(shape: Any, batch: Batch) -> Optional[int]:
   return 0 if size % batch.num_rows else size // batch.num_rows
 
 
-def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
+def find_folds(ops: Sequence[Operation], batch: Batch, *, scope: str,
                call_beside: Callable[..., Any]) -> Dict[str, Optional[int]]:
-  """Returns the folds of a tower's draws by their names without its scope, None for any number.
+  """Returns the folds of a tower's draws, and of the loops around them, by their names without its
+  scope, None for any number.
 
-  A draw is left out if nothing but a guess is left.
+  What nothing but a guess is left for is left out.
 
   Args:
     ops: that draw.
@@ -39,52 +42,79 @@ def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
     scope: of it.
     call_beside: as of `Tower`.
   """
-  ops = list(ops)
-  draws = [op for op in ops if guess_fold(op.outputs[0].shape, batch) != 0]
-  # A later tower may have as many rows as one of the others by chance.
-  others: Dict[str, Optional[int]] = {
-      op.name.replace(scope, ''): 0 for op in ops if op not in draws}
-  if not draws:
-    return others
-  if batch.num_rows is None:
-    return {**others, **_find_by(draws, scope, lambda: _infer(draws, batch))}
-  folds = _find_by(draws, scope, lambda: _infer(draws, call_beside().batch))
-  if len(folds) != len(draws) or None in folds.values():
-    # Sizes may be constants of the model's, or several axes one.
-    folds = _find_by(draws, scope, lambda: [
-        tensor.shape for tensor in _find_outputs(
-            draws, call_beside(rows=_ROWS, other=_ANY).batch)], knows_axes=True)
-  return {**others, **folds}
+  draws = {op.name.replace(scope, ''): op.outputs[0] for op in ops}
+  # A loop may take several tensors apart, all of as many rows.
+  loops = {loop.name.replace(scope, ''): tensor for op in ops for loop in find_loops(op)
+           for tensor in _find_taken_apart(loop)}
+  inputs = list(map(id, tf.nest.flatten(batch.tensors)))
+  folds: Dict[str, Optional[int]] = {}
+  unknown = {}
+  for name, tensor in {**draws, **loops}.items():
+    if id(tensor) in inputs:
+      folds[name] = 1
+    # A later tower may have as many rows as one of the others by chance.
+    elif guess_fold(tensor.shape, batch) == 0:
+      folds[name] = 0
+    else:
+      unknown[name] = tensor
+  if not unknown:
+    return folds
+  found = _find_by(unknown, lambda: _infer(
+      unknown, batch if batch.num_rows is None else call_beside().batch))
+  # A draw of an open number of rows counts them when it draws.
+  missing = {name for name in unknown if found.get(name) is None}
+  if missing if batch.num_rows is not None else missing & set(loops):
+    # Sizes may be constants of the model's, come out of a loop, or several axes be one.
+    found.update(_find_by(unknown, lambda: [tensor.shape for tensor in _find_in(
+        call_beside(rows=_ROWS, other=_ANY).batch, unknown)], knows_axes=True))
+  return {**folds, **found}
 
 
-def _find_by(draws, scope, find_shapes, knows_axes=False) -> Dict[str, Optional[int]]:
-  """Returns the folds of draws, of which `find_shapes` returns the shapes for `_ROWS` rows."""
+def find_loops(op: Operation) -> List[Any]:
+  """Returns the contexts of the loops around an op, the outermost first."""
+  loops: List[Any] = []
+  context = op._get_control_flow_context()
+  while context is not None and context.GetWhileContext() is not None:
+    loops.insert(0, context.GetWhileContext())
+    context = loops[0].outer_context
+  return loops
+
+
+def _find_taken_apart(loop):
+  """Returns the tensors of which the turns of a loop read the rows."""
+  graph = tf.get_default_graph()
+  return [consumer.inputs[2] for name in loop._external_values
+          for consumer in graph.get_tensor_by_name(name).consumers()
+          if consumer.type == 'TensorArrayScatterV3']
+
+
+def _find_by(tensors, find_shapes, knows_axes=False) -> Dict[str, Optional[int]]:
+  """Returns the folds of tensors, of which `find_shapes` returns the shapes for `_ROWS` rows."""
   try:
     shapes = find_shapes()
   except Exception:  # A model that takes no such number of rows, or layers of another graph.
     return {}
   folds: Dict[str, Optional[int]] = {}
-  for op, shape in zip(draws, shapes):
+  for name, shape in zip(tensors, shapes):
     if shape.ndims and shape.as_list()[0] is not None:
       fold, rest = divmod(shape.as_list()[0], _ROWS)
       # Several rows may be those of an axis of any size.
-      folds[op.name.replace(scope, '')] = (
-          0 if rest else fold if fold == 1 or knows_axes else None)
+      folds[name] = 0 if rest else fold if fold == 1 or knows_axes else None
   return folds
 
 
-def _infer(draws, batch):
-  """Returns the shapes of draws, in the graph of a batch, for `_ROWS` rows of it."""
-  tensors = tf.nest.flatten(batch.tensors)
-  with tensors[0].graph.as_default():
-    return infer_shapes(_find_outputs(draws, batch),
-                        {tensor.name: _resize(tensor.shape) for tensor in tensors})
+def _infer(tensors, batch):
+  """Returns the shapes of tensors, in the graph of a batch, for `_ROWS` rows of it."""
+  inputs = tf.nest.flatten(batch.tensors)
+  with inputs[0].graph.as_default():
+    return infer_shapes(_find_in(batch, tensors),
+                        {tensor.name: _resize(tensor.shape) for tensor in inputs})
 
 
-def _find_outputs(draws, batch):
-  """Returns the draws, of the same names, in the graph of a batch."""
+def _find_in(batch, tensors):
+  """Returns the tensors of the same names in the graph of a batch."""
   graph = tf.nest.flatten(batch.tensors)[0].graph
-  return [graph.get_operation_by_name(op.name).outputs[0] for op in draws]
+  return [graph.get_tensor_by_name(tensor.name) for tensor in tensors.values()]
 
 
 def _resize(shape):
