@@ -13,7 +13,7 @@ import glob
 import os
 import re
 import zlib
-from typing import List, MutableMapping, Optional, Set
+from typing import MutableMapping, Optional, Set
 
 from towers.base.files import write_whole
 from towers.base.paths import find_in_cache
@@ -32,7 +32,7 @@ def use_cache(environ: MutableMapping[str, str], version: str) -> None:
   flags = environ.get(_FLAGS, '')
   is_asked_for = re.search(r'tf_xla_auto_jit=(?!-|0)', flags)
   may_compile = is_asked_for or (os.path.isdir('/proc/driver/nvidia') and 'auto_jit' not in flags)
-  folder = find_in_cache('xla', f'{version}-{_find_processor():08x}')
+  folder = find_in_cache('xla', f'{version}-{_find_processor(environ):08x}')
   if not may_compile or 'persistent_cache' in flags or re.search(r'\s', folder):
     return
   try:
@@ -61,9 +61,10 @@ def count_compiled() -> Optional[int]:
   return len(new)
 
 
-def _find_processor():
-  """Returns a number for the processor and the GPUs that programs are compiled for."""
-  lines: List[str] = []
+def _find_processor(environ):
+  """Returns a number for the processor, the GPUs and the settings that programs are compiled for.
+  """
+  lines = [f'{name}={environ.get(name)}' for name in ('XLA_FLAGS', 'TF_CUDNN_DETERMINISTIC')]
   for path in ['/proc/cpuinfo', '/proc/driver/nvidia/version',
                *sorted(glob.glob('/proc/driver/nvidia/gpus/*/information'))]:
     with contextlib.suppress(OSError), open(path, errors='replace') as file:

@@ -94,6 +94,8 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     if config.autotune:
       config = load_annex('--autotune')(config, cluster=cluster, command=command)
     set_xla(config.xla, os.environ)
+    if config.deterministic:  # What XLA compiles is cached by it.
+      os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
     if cluster.trains_together:
       startup.limit_idleness(config.start_seconds)
     data_set = jobs.load_data(config)
