@@ -166,11 +166,14 @@ def test_a_label_that_is_no_class_is_a_mistake_and_a_name_that_is_none_is_told()
 
 MISTAKE = 'towers.from_arrays([[0]], [0, 1])'
 OF_MISTAKE = 'towers: error: examples: array 0 of shape (1, 1) has 1 examples, and array 1 of shape'
+# Raised behind a context of the standard library.
+IN_MODEL = 'towers.Program(print, train=towers.from_arrays([0, 1]), batch_size=2, optimizer=print)'
 LAUNCH = ['-m', 'towers.launch', '--workers=2', '--restarts=3', '--', sys.executable]
 
 
 @pytest.mark.parametrize('start, line, code, words', [
     ([], MISTAKE, 2, [OF_MISTAKE, f'script.py:6: {MISTAKE}']),
+    ([], IN_MODEL, 2, ['The model returned a NoneType', f'script.py:6: {IN_MODEL}']),
     (LAUNCH, MISTAKE, 2, [OF_MISTAKE, 'a mistake to correct, which no restart mends']),
     ([], "raise towers.RunError('No room.')", 3, ['towers: error: No room.\n']),
     ([], "raise Interrupted(15, 'ended')", 143, ['towers: SIGTERM: ended\n']),
@@ -178,7 +181,8 @@ LAUNCH = ['-m', 'towers.launch', '--workers=2', '--restarts=3', '--', sys.execut
      ['theirs\n', OF_MISTAKE]),
     ([], 'try:\n  %s\nexcept ValueError:\n  pass\n1 / 0' % MISTAKE, 1,
      ['Traceback', 'ZeroDivisionError'])],
-                         ids=['mistake', 'launched', 'run error', 'signal', 'hook', 'bug'])
+                         ids=['mistake', 'in model', 'launched', 'run error', 'signal', 'hook',
+                              'bug'])
 def test_a_script_that_catches_no_error_ends_as_main_does(start, line, code, words, tmp_path):
   script = tmp_path / 'script.py'
   script.write_text('import sys\nimport towers\nfrom towers.training.faults.signals import '

@@ -203,21 +203,26 @@ def test_two_workers_do_not_notice_and_are_judged_too(batch_norm, monkeypatch, c
     assert all(np.array_equal(ours[name], expected[name]) for name in expected)
 
 
-def test_what_takes_long_is_left_out(monkeypatch, caplog, capsys):
-  monkeypatch.setattr(law, '_LONG_SECONDS', 0.0)
-  assert not judge(ZOO['softmax_over_batch'].model, ZOO['softmax_over_batch'].data, caplog)
-  assert 'was not measured, since four more forward runs' in capsys.readouterr().out
+def on_12_rows(batch, is_training):
+  del is_training
+  return tf.reduce_sum(ce(tf.reshape(dense(batch['x'], 4, 'd'), [12, 4]), batch['y']))
 
 
-def test_a_model_that_takes_long_to_build_is_not_called_on_twice_the_examples(monkeypatch, caplog,
-                                                                              capsys):
+@pytest.mark.parametrize('limits, model, data, reason', [
+    (dict(_LONG_SECONDS=0.0), ZOO['softmax_over_batch'].model, ZOO['softmax_over_batch'].data,
+     'four more forward runs'),
+    (dict(_OP_SECONDS=1.0), normed, xy(28), 'calling the model once more'),
+    ({}, on_12_rows, xy(24), 'the model cannot be called on other rows')],
+                         ids=['runs', 'call', 'literal'])
+def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, caplog, capsys):
   calls = []
 
-  def model(batch, is_training):
-    calls.append(is_training)
-    return ce(dense(batch['x'], 4, 'd'), batch['y'])
+  def counted(batch, is_training):
+    calls.append(batch)
+    return model(batch, is_training)
 
-  monkeypatch.setattr(law, '_OP_SECONDS', 1.0)
-  assert not judge(model, xy(28), caplog)
-  assert 'not measured, since calling the model once more' in capsys.readouterr().out
-  assert len(calls) == 2
+  for name, limit in limits.items():
+    monkeypatch.setattr(law, name, limit)
+  assert not judge(counted, data, caplog, batch_size=24 if model is on_12_rows else 14)
+  assert f'was not measured, since {reason}' in capsys.readouterr().out
+  assert len(calls) == 2 + (model is on_12_rows)

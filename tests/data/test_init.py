@@ -55,7 +55,7 @@ def test_fashion_mnist_is_found_where_debian_installs_it(is_installed, tmp_path,
 
 
 @pytest.mark.parametrize('name, data_dir, words', [
-    ('cifar', None, ["'cifar'", 'sample, fashion_mnist, mnist, synthetic']),
+    ('cifar', None, ['data=cifar: choose', 'sample, fashion_mnist, mnist, synthetic']),
     ('mnist', None, ["'mnist'", 'needs a data_dir', 'synthetic need none', 'apt-get install']),
     ('mnist', 'no/folder', ["data_dir 'no/folder' does not exist"]),
     ('sample', 'my/folder', ["'sample'", "'my/folder'", 'leave data_dir out']),

@@ -25,12 +25,21 @@ def count_cpus_as_gpus(monkeypatch):
     monkeypatch.setattr(f'towers.update.{module}.is_gpu', lambda device: True)
 
 
+def summing(batch, is_training):
+  """Adds a variable that is assigned to UPDATE_OPS, where ops are usual."""
+  found = normed(batch, is_training)
+  [weights] = [variable for variable in tf.trainable_variables() if 'logits/w' in variable.name]
+  kept = tf.get_variable('sum', [], trainable=False, initializer=tf.zeros_initializer())
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, kept.assign(tf.reduce_sum(weights)))
+  return found
+
+
 def is_gated_on_device(run):
   return any(op.name.startswith('apply/gate/Select') for op in run.graph.get_operations())
 
 
 def train(steps=5, **settings):
-  with Run(num_towers=3, model=normed, **settings) as run:
+  with Run(**{**dict(num_towers=3, model=normed), **settings}) as run:
     losses = [run.steps.train() for _ in range(steps)]
     return is_gated_on_device(run), losses, everything(run)
 
@@ -43,11 +52,12 @@ CASES = [
         ('nesterov', 'host', dict(accumulate=2)),
         ('adam', 'replicated', dict(average_weights=0.9, precision='mixed')),
         ('adam', 'first', dict(batch_norm='mean', weight_decay=0.1)),
+        ('momentum', 'first', dict(model=summing)),
         ('rmsprop', 'first', {}),
     ]]
 
 
-@pytest.mark.parametrize('settings, is_known', nightly_but([CASES[3], CASES[-1]], CASES), ids=str)
+@pytest.mark.parametrize('settings, is_known', nightly_but([CASES[3], *CASES[-2:]], CASES), ids=str)
 def test_good_steps_are_those_of_the_gate_on_the_host_to_the_bit(settings, is_known, on_gpus,
                                                                  monkeypatch):
   gated, losses, state = train(**settings)
@@ -64,7 +74,8 @@ REFUSED = [(settings, value) for (settings, _), value in zip(CASES, itertools.cy
 
 @pytest.mark.parametrize('case, value', nightly_but(REFUSED[1:2], REFUSED), ids=str)
 def test_a_refused_step_changes_nothing(case, value, on_gpus):
-  with Run(num_towers=3, model=normed, train=faults.poison(TRAIN, ROW, value), **case) as run:
+  with Run(**{**dict(num_towers=3, model=normed), **case},
+           train=faults.poison(TRAIN, ROW, value)) as run:
     before, after = test_guard.skip_refused_step(run)
     assert run.counters() == [3, 24]
     assert all(not np.array_equal(after[name], before[name]) for name in run.weights())

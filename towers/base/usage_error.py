@@ -9,13 +9,13 @@ import functools
 import inspect
 import os
 import sys
+import sysconfig
 import traceback
 from typing import Any, Callable, Collection, List, Sequence, Tuple
 
 from towers.base.output import write_line
 
 _SHOWN = 8
-_TOWERS = os.path.dirname(os.path.dirname(__file__))
 
 
 class ToldError(Exception):
@@ -55,8 +55,11 @@ def _end(before, kind, error, trace):
   if before is not sys.__excepthook__:  # Such as one that reports errors elsewhere.
     before(kind, error, trace)
   code = error.tell()
+  paths = sysconfig.get_paths()
+  others = (os.path.dirname(os.path.dirname(__file__)),
+            paths['stdlib'], paths['purelib'], paths['platlib'])
   for place in traceback.extract_tb(trace)[::-1] if isinstance(error, UsageError) else ():
-    if not place.filename.startswith(_TOWERS):  # The program's own line, innermost.
+    if not place.filename.startswith(others):  # The program's own line, innermost.
       write_line(f'  at {place.filename}:{place.lineno}: {place.line}'.rstrip(': '), sys.stderr)
       break
   raise SystemExit(code)

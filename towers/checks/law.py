@@ -22,6 +22,7 @@ import numpy as np
 
 from tensorflow_v1 import tf
 from towers.base.output import write_line
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import find_norm
 from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, Values, take_rows
@@ -249,8 +250,9 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
   try:
     pairs = ([[once, fed.run(np.concatenate([fed.index] * 2), layout)]] if is_open
              else _run_beside(fed))
-  except Exception:  # A model may hold a row for each example, and do anything in another graph.
-    return
+  except Exception as error:  # A model may hold a row for each example, or layers of this graph.
+    raise LeftOut('the model cannot be called on other rows, in a graph of their own: '
+                  f'{find_reason(error)}') from error
   times, name, share = min(_find_gap(lambda values: [[(values[1], 2 * values[0])]], [
       {key: value for key, value in run.items() if key[0] in ('sum', 'values')}
       for run in pair], fed.is_half) for pair in pairs)

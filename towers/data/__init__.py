@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 from towers.annexes import ANNEXES
 from towers.annexes import load as load_annex
 from towers.base.paths import check_local_path
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_choice
 from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
@@ -84,8 +84,7 @@ def load(name: str, **settings: Any) -> DataSet:
     UsageError: an unknown name, a setting that is missing or that the data set has no use for, or
       files that cannot be what they should be.
   """
-  if name not in DATA_SETS:
-    raise UsageError(f"There is no data set '{name}'; choose one of {', '.join(DATA_SETS)}.")
+  check_choice('data', name, DATA_SETS)
   given = LoadSettings(**settings)
   for setting, names in _ONLY_FOR.items():
     value = getattr(given, setting)
