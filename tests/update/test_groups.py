@@ -145,7 +145,7 @@ def sgd(rate):
      'rate_factors matches hidden/biases twice'),
     (dict(optimizer=sgd, rate_factors={'hidden': -1.0}), 'rate_factors has -1.0 for hidden'),
     (dict(optimizer=tf.train.GradientDescentOptimizer(0.1), learning_rate=None,
-          rate_factors={'hidden': 2.0}), 'rate_factors has 2 for hidden/weights, whose optimizer'),
+          rate_factors={'logits': 2.0}), 'rate_factors has 2 for logits/weights, whose optimizer'),
     (dict(optimizer=towers.Every(0, sgd)), 'towers.Every got 0 steps: give a whole number'),
 ])
 def test_mistakes_name_the_variable(settings, message):

@@ -76,10 +76,11 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
     # The same object updates all its variables at once.
     key = (id(optimizer), factor, every)
     if key not in found:
-      if any(group.optimizer is optimizer for group in found.values()):
+      made = _make(optimizer, factor, rates, name)
+      if any(group.optimizer is made for group in found.values()):
         raise UsageError('optimizer has one object for groups that act in different steps, and '
                          'its own numbers would move in both: make an optimizer for each.')
-      found[key] = Group(_make(optimizer, factor, rates, name), set(), every, _describe_rate(
+      found[key] = Group(made, set(), every, _describe_rate(
           rate if _is_function(optimizer) else _read_rate(optimizer), factor, every))
     found[key].names.add(name)
   return list(found.values())
