@@ -120,6 +120,19 @@ def test_the_library_is_imported_without_tensorflow():
   output_of('-c', code)
 
 
+def test_tensorflow_loads_without_keras_and_setuptools_and_each_is_there_when_asked_for():
+  code = ('import sys, towers\n'
+          'from tensorflow_v1 import tf\n'
+          'unused = {"keras", "tf_keras", "setuptools", "distutils"} & set(sys.modules)\n'
+          'assert not unused, unused\n'
+          'import warnings\n'
+          'with warnings.catch_warnings(record=True) as caught:\n'
+          '  import setuptools\n'
+          'assert not [each for each in caught if "istutils was" in str(each.message)]\n'
+          'tf.keras.optimizers.Adam, tf.keras.layers.Dense, setuptools.Extension')
+  output_of('-c', code)
+
+
 @pytest.mark.parametrize('asked', sorted(ANNEXES))
 def test_a_clone_has_all_that_can_be_asked_for(asked):
   assert callable(annexes.load(asked))
