@@ -240,10 +240,6 @@ PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'benchmarks.step', 'tests.chaos')]
 
 
-def help_of(program):
-  return run_loaded([*program, '--help']).stdout
-
-
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', [name for name in DOCS if commands(name)])
@@ -268,7 +264,8 @@ def test_every_command_runs(name, tmp_path):
 
 
 def test_every_flag_and_file_in_the_docs_exists():
-  flags = ''.join(map(help_of, PROGRAMS)) + '--help --helpshort --version'
+  flags = ''.join(run_loaded([*program, '--help']).stdout for program in PROGRAMS)
+  flags += '--help --helpshort --version'
   for name in DOCS:
     text = read(name)
     own = re.sub(r'`?(?:pip|tensorboard|kubectl|python -m pdoc) [^`\n]*', '', text)

@@ -1,10 +1,10 @@
 """Untrusted files are safe to read."""
 
 import ast
-import contextlib
 import copy
 import gzip
 import json
+import math
 import os
 import struct
 import subprocess
@@ -20,10 +20,14 @@ from towers.data.bad_records import BadRecords
 from towers.data.formats.tfrecord import load_index, write_record
 from towers.data.records import check_damage
 from towers.placement.cluster import read_cluster
+from towers.training.fitting import ROOM, recall_accumulate
+from towers.training.saving.history import HISTORY, History
 from towers.training.settings.timetable import build_interval, parse_trace_steps
 from towers_data.image_folder import find_image_files
 from towers_data.tfrecord_folder import read_description
+from towers_tools.evaluator import EVALUATIONS, Evaluations
 from towers_tools.page import format_page, read_runs
+from towers_tools.report import Report
 
 FOLDERS = ('towers', 'staging', 'models', 'tensorflow_v1', 'examples', 'benchmarks')
 SOURCES = [os.path.join(path, name) for folder in FOLDERS
@@ -58,8 +62,11 @@ def test_nothing_unpickles_or_evaluates():
           assert allowed is not None and getattr(allowed, 'value', None) is False, path
 
 
-HOSTILE = ['null', 'true', '-1', '1' + '0' * 30, '9' * 5000, '1e400', '0.5', 'NaN', '-Infinity',
-           '"3"', '"²"', '"a\\u0000\\ud800"', '[]', '[[]]', '{}', '{"a": 1}', '[' * 5000, '']
+HOSTILE = ['null', 'true', '-1', '1.5', str(2 ** 70), str(2 ** 2000), '9' * 5000, '1e308', '1e400',
+           'NaN', '-Infinity', '""', '"3"', '"²"', '"a\\u0000\\ud800"', '[]', '[[]]', '{}',
+           '{"a": 1}', '[{"step": 1, "loss": 1e308}, {"step": 2, "loss": -1e308}]',
+           '[{"step": 1, "loss": 5e-324}, {"step": 9223372036854775807, "loss": 0}]',
+           '[' * 900 + ']' * 900, '[' * 10 ** 5 + ']' * 10 ** 5, '[' * 5000, '']
 
 
 def hostile_texts(document):
@@ -80,16 +87,12 @@ def hostile_texts(document):
       yield json.dumps(marked['root']).replace('"MARK"', text)
 
 
-def read_hostile_cluster(text, _):
-  read_cluster({'TF_CONFIG': text})
-
-
-def read_hostile_description(text, folder):
+def read_hostile_description(text, folder, _):
   (folder / 'data_set.json').write_text(text)
   read_description(str(folder))
 
 
-def read_hostile_index(text, folder):
+def read_hostile_index(text, folder, _):
   """Reads a file of two records whose kept index has a hostile header."""
   path = folder / 'records'
   if not path.exists():
@@ -108,21 +111,42 @@ def read_hostile_index(text, folder):
   check_damage(index, bad_records)
 
 
-def read_hostile_page(text, folder):
+def read_hostile_page(text, folder, warn):
   page = folder / 'run.html'
   page.write_text(f'<script type="application/json" id="run-0">{text}</script>')
-  format_page(['', ''], read_runs(str(page)) * 2)
+  run = dict(settings={}, first_step=5, description='', versions={})
+  try:
+    format_page(['', ''], read_runs(str(page)) * 2)
+  finally:
+    Report(str(page), warn=warn, **run).validated(step=6, metrics={'loss': math.inf})
+    read_runs(str(page))  # What is written after it is whole.
 
 
-def read_hostile_steps(text, _):
-  for read in (parse_trace_steps, lambda text: build_interval('validate_every', text, None)):
-    with contextlib.suppress(UsageError):
-      read(text)
+def read_hostile_history(text, folder, warn):
+  (folder / HISTORY).write_text(text)
+  history = History(metric='loss', patience=1)
+  history.read(str(folder), 5, warn)
+  history.add(9, {'loss': 1.0})
+  return (history.best_first(), history.describe_best(), history.has_stopped, history.format(),
+          history.rate_factor)
+
+
+def read_hostile_evaluations(text, folder, _):
+  (folder / EVALUATIONS).write_text(text)
+  evaluations = Evaluations(str(folder))
+  evaluations.add(evaluations.last_step() + 1, {'loss': 1.0})
+
+
+def read_hostile_room(text, folder, _):
+  (folder / ROOM).write_text(text)
+  number = recall_accumulate(str(folder), batch_size=64, num_towers=2)
+  assert number in (1, 2, 4, 8, 16, 32)
 
 
 @pytest.mark.parametrize('read, document', [
-    (read_hostile_cluster, {'cluster': {'chief': ['a:1'], 'worker': ['b:2', 'c:3']},
-                            'task': {'type': 'worker', 'index': 1}}),
+    (lambda text, *_: read_cluster({'TF_CONFIG': text}), {
+        'cluster': {'chief': ['a:1'], 'worker': ['b:2', 'c:3']},
+        'task': {'type': 'worker', 'index': 1}}),
     (read_hostile_description, {
         'format': 'towers data set 1', 'num_classes': 20, 'first_label': 1, 'channels': 3,
         'image_size': 12, 'shards': {'train-00000-of-00001': {'records': 3}}}),
@@ -133,13 +157,37 @@ def read_hostile_steps(text, _):
         'config': {'model': 'a', 'data': 'b'}, 'versions': {'tensorflow': '1'}, 'warnings': ['w'],
         'description': 'd', 'result': {}, 'samples': [{'step': 1, 'loss': 2.0}],
         'validations': [{'step': 1, 'loss': 2.0}]}),
-    (read_hostile_steps, ['10:12'])])
-def test_hostile_small_files_are_read_or_refused_in_one_line(read, document, tmp_path):
-  for text in [*hostile_texts(document), *HOSTILE, '9' * 5000, '9' * 400 + 'epochs', '²', '1:²']:
+    (lambda text, *_: parse_trace_steps(text), ['10:12']),
+    (lambda text, *_: build_interval('validate_every', text, None), ['3steps']),
+    (read_hostile_history, {'validations': [{'step': 1, 'loss': 2.0}], 'rollbacks': []}),
+    (read_hostile_evaluations, {'evaluations': [{'step': 1, 'loss': 2.0}]}),
+    (read_hostile_room, {'examples_per_tower': 8})])
+def test_hostile_small_files_are_read_refused_or_warned_of_in_one_line(
+    read, document, tmp_path, capsys):
+  refused = 0
+  for text in [*hostile_texts(document), *HOSTILE, '9' * 400 + 'epochs', '²', '1:²']:
+    said = []
     try:
-      read(text, tmp_path)
+      read(text, tmp_path, said.append)
     except UsageError as error:
-      assert '\n' not in str(error) and len(str(error)) < 1000, (text[:200], error)
+      said.append(str(error))
+    said += capsys.readouterr().out.splitlines()
+    refused += bool(said)
+    for line in said:
+      assert '\n' not in line and len(line) < 1000, (text[:200], line)
+  # A damaged index is made again without a word.
+  assert refused >= len(HOSTILE) or read is read_hostile_index
+
+
+def test_a_file_without_end_is_not_read_to_its_end(tmp_path):
+  for name in (HISTORY, 'run.html'):
+    with open(str(tmp_path / name), 'wb') as file:
+      file.truncate(1 << 40)
+  warnings = []
+  History().read(str(tmp_path), 5, warnings.append)
+  assert 'more than 64 MiB' in warnings[0]
+  with pytest.raises(UsageError, match='64 MiB'):
+    read_runs(str(tmp_path / 'run.html'))
 
 
 def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(tmp_path):

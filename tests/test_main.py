@@ -26,11 +26,6 @@ def run(*flags):
   return run_loaded(['main.py', *flags])
 
 
-def run_here(*flags):
-  """Does the same in this process: most of a start is the import of TensorFlow."""
-  return main.main(['main.py'] + list(flags))
-
-
 def run_with_result(folder, *flags):
   path = os.path.join(str(folder), 'result.json')
   done = run_python('main.py', f'--result_file={path}', *flags)
@@ -52,8 +47,9 @@ def test_results_are_made_whatever_becomes_of_the_log(streams, tmp_path):
 
 
 def result_here(folder, *flags):
+  """Runs in this process: most of a start is the import of TensorFlow."""
   path = os.path.join(str(folder), 'result.json')
-  assert run_here('--result_file=' + path, *flags) == 0
+  assert main.main(['main.py', '--result_file=' + path, *flags]) == 0
   with open(path) as file:
     return json.load(file)
 

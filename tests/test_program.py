@@ -37,8 +37,7 @@ KINDS = [
 
 @pytest.mark.nightly(but='input_mode-staging_depth1')
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize('settings', KINDS,
-                         ids=lambda settings: '-'.join(settings) or 'plain')
+@pytest.mark.parametrize('settings', KINDS, ids=lambda settings: '-'.join(settings) or 'plain')
 def test_no_order_of_calls_blocks_or_changes_what_is_trained(settings, tmp_path):
   with build(**settings).session() as session:
     expected = [session.train() for _ in range(30)]

@@ -1,5 +1,6 @@
 """What dead processes left is swept, not what others write; nothing but files is replaced."""
 
+import functools
 import os
 import socket
 import subprocess
@@ -50,23 +51,10 @@ def test_what_is_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
   assert [path.read_bytes() for path in tmp_path.iterdir()] == [b'1']
 
 
-def make_fifo(path):
-  os.mkfifo(path)
-
-
-def make_socket(path):
-  socket.socket(socket.AF_UNIX).bind(path)
-
-
-def link_to(target):
-  def link(path):
-    os.symlink(target, path)
-  return link
-
-
 @pytest.mark.parametrize('make, kind', [
-    (make_fifo, 'a FIFO'), (make_socket, 'a socket'), (os.mkdir, 'a folder'),
-    (link_to('/dev/null'), 'a device'), (link_to('/proc/self/fd/1'), 'a stream of a process')])
+    (os.mkfifo, 'a FIFO'), (socket.socket(socket.AF_UNIX).bind, 'a socket'), (os.mkdir, 'a folder'),
+    (functools.partial(os.symlink, '/dev/null'), 'a device'),
+    (functools.partial(os.symlink, '/proc/self/fd/1'), 'a stream of a process')])
 def test_what_is_no_file_is_neither_replaced_nor_read(make, kind, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # The path of a socket must be short.
   make('it')

@@ -44,8 +44,7 @@ def closed_stream():
   return stream
 
 
-@pytest.mark.parametrize('make', [
-    broken_pipe, closed_descriptor, closed_stream, full_disk])
+@pytest.mark.parametrize('make', [broken_pipe, closed_descriptor, closed_stream, full_disk])
 def test_what_cannot_be_written_is_lost_and_fails_nothing(make, monkeypatch):
   stream = make()
   for _ in range(3):

@@ -13,20 +13,10 @@ _STATE = 'checkpoint'
 _NAMES = {HISTORY: HISTORY, _STATE: 'state file'}
 
 
-def _flip(path, dice):
-  faults.flip_a_byte(path, dice.randrange(os.path.getsize(path)))
-
-
-def _cut(path, dice):
-  faults.truncate(path, dice.randrange(os.path.getsize(path)))
-
-
-def _remove(path, _):
-  os.remove(path)
-
-
 _KINDS: Dict[str, Callable[[str, random.Random], None]] = {
-    'one byte': _flip, 'cut': _cut, 'removed': _remove}
+    'one byte': lambda path, dice: faults.flip_a_byte(path, dice.randrange(os.path.getsize(path))),
+    'cut': lambda path, dice: faults.truncate(path, dice.randrange(os.path.getsize(path))),
+    'removed': lambda path, _: os.remove(path)}
 
 
 class Damage:

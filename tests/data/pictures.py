@@ -76,10 +76,12 @@ class List:
     self.bad_records = BadRecords(policy, io.StringIO())
     self.source = ImageSource(len(contents), read, lambda number: ('file', 100 * number, number))
 
-  def take(self, *, format=FORMAT, augment='none', **settings):
-    examples = encoded_examples(self.source, format=format, augment=augment, seed=5,
-                                bad_records=self.bad_records, name='pictures')
-    return take(examples, **settings)
+  def examples(self, format=FORMAT):
+    return encoded_examples(self.source, format=format, augment='none', seed=5,
+                            bad_records=self.bad_records, name='pictures')
+
+  def take(self, *, format=FORMAT, **settings):
+    return take(self.examples(format), **settings)
 
 
 def take(examples, *, batch_size=8, num_steps=None, **settings):

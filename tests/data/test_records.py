@@ -1,8 +1,10 @@
 """TFRecords of any schema: every record once, from any step on, with damage by the policy."""
 
 import gzip
+import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -30,6 +32,17 @@ def write(path, numbers, *, rows=lambda number: 2, size=0):
       feature['padding'].bytes_list.value.append(b'x' * size)
       writer.write(example.SerializeToString())
   return path
+
+
+# Of files; it is removed with this process.
+FOLDER = tempfile.TemporaryDirectory()
+
+
+def write_two(numbers):
+  """Writes two files of unequal length in a folder of their own; returns their paths."""
+  folder = tempfile.mkdtemp(dir=FOLDER.name)
+  return [write(os.path.join(folder, str(file)), part)
+          for file, part in enumerate(np.split(numbers, [3]))]
 
 
 def parse(record):

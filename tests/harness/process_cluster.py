@@ -25,9 +25,7 @@ class ProcessCluster:
     self._lines = [[] for _ in range(num_workers)]
     self._commands = [
         ['-m', 'tests.harness.faulty_run', (faults or {}).get(rank, fault), *flags,
-         *(flags_of or {}).get(rank, ())]
-        for rank in range(num_workers)
-    ]
+         *(flags_of or {}).get(rank, ())] for rank in range(num_workers)]
     self._readers = {}
     self.processes = [None] * num_workers
     for rank in range(num_workers):

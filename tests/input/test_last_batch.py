@@ -1,5 +1,7 @@
 """The last, smaller batch of an epoch: what cannot be filled up, and what is left out."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -11,20 +13,6 @@ from towers.tower.batch_norm_layer import batch_norm
 from towers.training.reporting.describe import describe_batch
 
 
-def mean_loss(batch, is_training):
-  losses, _ = small.model(batch, is_training)
-  return tf.reduce_mean(losses)
-
-
-def normalised(batch, is_training, layer):
-  features, labels = batch
-  return small.model((layer(features, is_training), labels), is_training)
-
-
-def by_layer(features, is_training):
-  return batch_norm(features, is_training, name='norm')
-
-
 def by_kernel(features, is_training):
   del is_training
   ones = tf.ones([small.NUM_FEATURES])
@@ -33,10 +21,12 @@ def by_kernel(features, is_training):
 
 
 @pytest.mark.nightly(but='by_kernel-FusedBatchNorm')
-@pytest.mark.parametrize('layer, op', [(by_layer, 'norm/'), (by_kernel, 'FusedBatchNorm')])
+@pytest.mark.parametrize('layer, op', [
+    (functools.partial(batch_norm, name='norm'), 'norm/'), (by_kernel, 'FusedBatchNorm')])
 def test_batch_normalisation_over_rows_that_do_not_count_is_refused(layer, op):
   def model(batch, is_training):
-    return normalised(batch, is_training, layer)
+    features, labels = batch
+    return small.model((layer(features, is_training), labels), is_training)
 
   with pytest.raises(UsageError, match=f'last_batch=pad.*{op}.*test_last_batch.*last_batch=drop'), \
       small.Run(model=model, last_batch='pad'):
@@ -49,7 +39,7 @@ def test_batch_normalisation_over_rows_that_do_not_count_is_refused(layer, op):
 
 def test_a_mean_over_rows_that_do_not_count_is_refused():
   with pytest.raises(UsageError, match='scalar.*last_batch=pad.*one loss per'):
-    small.Run(model=mean_loss, last_batch='pad')
+    small.Run(model=small.with_losses(tf.reduce_mean), last_batch='pad')
 
 
 @pytest.mark.nightly(but='<lambda>1')

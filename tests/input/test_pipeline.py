@@ -123,8 +123,6 @@ def test_fewer_elements_than_promised_are_an_error_and_more_are_left_out(mode, s
           for _ in range(plan.steps_per_epoch):
             session.run(fetches)
       else:
-        ids = [
-            number for _ in range(plan.steps_per_epoch) for run in session.run(fetches)
-            for number in run
-        ]
+        ids = [number for _ in range(plan.steps_per_epoch) for taken in session.run(fetches)
+               for number in taken]
         assert sorted(ids) == list(range(13))

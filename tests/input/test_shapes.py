@@ -3,8 +3,6 @@ and workers, in any micro-batches, and from any step on: whatever shape it had b
 """
 
 import functools
-import os
-import tempfile
 
 import hypothesis
 import hypothesis.strategies as st
@@ -13,7 +11,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.data.test_records import parse, write
+from tests.data.test_records import parse, write_two
 from tests.harness import small
 from tests.harness.covering import cover
 from towers.data.examples import Buckets
@@ -94,16 +92,10 @@ def bucketed_examples(num_examples):
   return small.id_examples(num_examples)._replace(buckets=Buckets(lengths, 2))
 
 
-# Of files; it is removed with this process.
-FOLDER = tempfile.TemporaryDirectory()
-
-
 def record_examples(num_examples):
   """Records in two files of unequal length."""
-  folder = tempfile.mkdtemp(dir=FOLDER.name)
-  paths = [write(os.path.join(folder, str(file)), part)
-           for file, part in enumerate(np.split(np.arange(num_examples), [3]))]
-  return towers.from_tfrecords(paths, lambda record: parse(record)['id'])
+  return towers.from_tfrecords(write_two(np.arange(num_examples)),
+                               lambda record: parse(record)['id'])
 
 
 def counted_examples(num_examples):

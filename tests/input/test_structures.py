@@ -1,23 +1,19 @@
 """A batch keeps the structure of its examples up to the tower: tuples of one, dicts, strings."""
 
 import itertools
-import os
-import tempfile
 
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.data.test_records import parse, write
+from tests.data.test_records import parse, write_two
 from tests.harness import small
 from tests.harness.taking import Feeds
 from towers import data
 
 BATCH, NUM_VALIDATION = 8, 11
 SIZES = (13, 16, 17)
-# Of files; it is removed with this process.
-FOLDER = tempfile.TemporaryDirectory()
 
 
 def rows(numbers, width=2, dtype=np.float32):
@@ -56,10 +52,7 @@ def own_dataset(numbers, name):
 
 def own_records(numbers, name):
   """In two files of unequal length."""
-  folder = tempfile.mkdtemp(dir=FOLDER.name)
-  paths = [write(os.path.join(folder, str(file)), part)
-           for file, part in enumerate(np.split(numbers, [3]))]
-  return data.from_tfrecords(paths, parse, name=name)
+  return data.from_tfrecords(write_two(numbers), parse, name=name)
 
 
 def gathered_dict(numbers, name):

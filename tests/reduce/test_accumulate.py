@@ -3,7 +3,6 @@
 That a step in micro-batches is one on the whole batch, `tests/test_towers_equal_one.py` shows.
 """
 
-import numpy as np
 import pytest
 
 import towers
@@ -11,27 +10,7 @@ from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
-from towers.tower.batch_norm_layer import batch_norm
 from towers.tower.global_batch import GlobalBatch
-
-
-def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
-  def model(batch, is_training):
-    features, labels = batch
-    x = batch_norm(features, is_training, name='norm', momentum=0.75)
-    return small.classify(x, labels)
-
-  train = small.random_examples(12)
-  parts = np.split(train.arrays[0], 3)
-  with small.Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync',
-                 train=train) as run:
-    run.train()
-    moving = run.variables()
-  np.testing.assert_allclose(moving['norm/moving_mean'],
-                             0.25 * np.mean([part.mean(0) for part in parts], 0), atol=1e-6)
-  np.testing.assert_allclose(moving['norm/moving_variance'],
-                             0.75 + 0.25 * np.mean([part.var(0, ddof=1) for part in parts], 0),
-                             atol=1e-6)
 
 
 def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():

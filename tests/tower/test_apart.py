@@ -140,9 +140,8 @@ def test_batches_that_are_made_from_other_towers_are_not_refused():
   with tf.Graph().as_default() as graph:
     store = towers.build_variable_store(devices=DEVICES)
     towers.build_towers(first, [towers.Batch(tf.ones([4]), 4)] * 2, devices=DEVICES, store=store)
-    crossed = [
-        towers.Batch(graph.get_tensor_by_name(f'tower_{tower}/out:0'), 4) for tower in (1, 0)
-    ]
+    crossed = [towers.Batch(graph.get_tensor_by_name(f'tower_{tower}/out:0'), 4)
+               for tower in (1, 0)]
     built = towers.build_towers(second, crossed, devices=DEVICES, store=store)
     assert [tower.scope for tower in built] == ['tower_0_1/', 'tower_1_1/']
 

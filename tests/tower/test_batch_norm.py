@@ -35,21 +35,22 @@ def averages(run):
 KINDS = ('first', 'mean', 'sync')
 
 
-@pytest.mark.parametrize('num_towers, kind', small.nightly_but(
-    [(2, 'sync')], list(itertools.product([1, 2, 3], KINDS))))
-def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers):
-  train = small.random_examples(16)
-  batch = train.arrays[0][:8]
+@pytest.mark.parametrize('num_towers, kind, accumulate', small.nightly_but(
+    [(2, 'sync', 1), (2, 'sync', 3)],
+    [*itertools.product([1, 2, 3], KINDS, [1]), (2, 'sync', 3)]))
+def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers, accumulate):
+  train = small.random_examples(24)
+  batch = train.arrays[0][:8 * accumulate]
   runs = {1: [8], 2: [4, 4], 3: [3, 3, 2]}[num_towers]
   parts = np.split(batch, np.cumsum(runs)[:-1])
   if kind == 'sync':
-    parts = [batch]
+    parts = np.split(batch, accumulate)
   if kind == 'first':
     parts = parts[:1]
   mean = np.average([part.mean(0) for part in parts], 0, [len(part) for part in parts])
   variance = np.average([part.var(0, ddof=1) for part in parts], 0, [len(part) for part in parts])
   with small.Run(model=one_layer, num_towers=num_towers, batch_norm=kind, train=train,
-                 validates=True) as run:
+                 batch_size=len(batch), accumulate=accumulate, validates=True) as run:
     run.validate()
     small.assert_same_weights(averages(run), {
         'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)

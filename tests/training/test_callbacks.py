@@ -75,8 +75,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.nightly(but='on_validation-8-validation_tower-num_towers')
-@pytest.mark.parametrize('settings', PLACES,
-                         ids=lambda settings: '-'.join(settings) or 'plain')
+@pytest.mark.parametrize('settings', PLACES, ids=lambda settings: '-'.join(settings) or 'plain')
 @pytest.mark.parametrize('when, at', [('on_step', 6), ('on_validation', 8)])
 def test_a_run_that_is_stopped_ends_as_a_run_ends_and_goes_on(settings, when, at, tmp_path):
   whole, of_whole = train(tmp_path / 'whole', settings=settings)

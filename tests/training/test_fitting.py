@@ -113,8 +113,7 @@ def test_what_does_not_fit_is_taken_again_and_no_other_step(lacks, kind, tmp_pat
 
 
 @pytest.mark.nightly
-def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(
-    tmp_path, monkeypatch):
+def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(tmp_path, monkeypatch):
   def end(shortage, *_, **__):
     raise Interrupted(signal.SIGTERM, str(shortage.step))
 

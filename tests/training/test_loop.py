@@ -29,10 +29,6 @@ from towers.training.stepping.not_finite import NotFinite, Retried
 Run = functools.partial(small.Run, validates=True)
 
 
-class Killed(Exception):
-  pass
-
-
 class Recorder:
   """A fake of both progress and signals that interrupts or kills the run after a given step."""
 
@@ -46,7 +42,7 @@ class Recorder:
   def step(self, *, step, loss):
     self.losses.append((step, float(loss)))
     if step == self._kill_after:
-      raise Killed
+      raise small.Killed
     if step == self._interrupt_after:
       self.received = signal.SIGTERM
 
@@ -83,7 +79,7 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     outcome = None
     timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds,
                           on_nan)
-    with contextlib.suppress(Interrupted, Killed):
+    with contextlib.suppress(Interrupted, small.Killed):
       outcome = Loop(run.opened, keeper=keeper, progress=recorder, timetable=timetable,
                      signals=recorder, clock=clock).run()
   return outcome, recorder

@@ -8,10 +8,10 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
+from tests.training.saving.test_shapes import restore, save
 from tests.update.test_guard import assert_unchanged as assert_equal
 from tests.update.test_guard import normed
 from towers.base.usage_error import UsageError
-from towers.training.saving.checkpoints import Checkpoints
 from towers.update.averages import name_average
 
 DECAY = 0.3
@@ -135,18 +135,6 @@ def test_a_pass_that_is_interrupted_leaves_weights_and_averages_in_place():
     run.steps.check_replicas()
 
 
-def restore(run, folder, warnings):
-  with run.graph.as_default():
-    Checkpoints(str(folder), keep=5, inputs=run.program.feed.inputs, warn=warnings.append,
-                averages=run.program.averages).restore(run.session)
-    run.steps.start(int(run.session.run(towers.get_global_step())))
-
-
-def save(run, folder):
-  with run.graph.as_default():
-    Checkpoints(str(folder), keep=5, averages=run.program.averages).save(run.session)
-
-
 @pytest.mark.nightly
 def test_a_resume_goes_on_to_the_bit_and_may_turn_them_on_or_off(tmp_path):
   averaged, plain = dict(optimizer='adam', average_weights=DECAY), dict(optimizer='adam')
@@ -155,7 +143,6 @@ def test_a_resume_goes_on_to_the_bit_and_may_turn_them_on_or_off(tmp_path):
     save(run, tmp_path / 'averaged')
     run.validate()
     weights += train(run, 2)
-    save(run, tmp_path / 'end')
     expected = run.averages()
   with small.Run(**plain) as run:
     train(run, 2)
@@ -163,19 +150,19 @@ def test_a_resume_goes_on_to_the_bit_and_may_turn_them_on_or_off(tmp_path):
 
   warnings = []
   with small.Run(**averaged) as run:
-    restore(run, tmp_path / 'averaged', warnings)
+    restore(run, tmp_path / 'averaged', warnings.append)
     assert_equal(train(run, 2)[-1], weights[-1])
     assert_equal(run.averages(), expected)
     assert not warnings
     # Turned on: they start from the weights.
-    restore(run, tmp_path / 'plain', warnings)
+    restore(run, tmp_path / 'plain', warnings.append)
     assert_equal(run.averages(), weights[1])
     assert 'has no averages, so that they start from its weights' in warnings.pop()
     later = train(run, 2)
     assert_equal(later[-1], weights[-1])
     assert_equal(run.averages(), recursion(weights[1], later, first=3))
   with small.Run(**plain) as run:
-    restore(run, tmp_path / 'averaged', warnings)
+    restore(run, tmp_path / 'averaged', warnings.append)
     assert 'are left behind' in warnings.pop() and not warnings
     assert_equal(train(run, 2)[-1], weights[-1])
 

@@ -56,8 +56,7 @@ def test_slots_made_at_once_are_those_of_the_optimizer(name):
     np.testing.assert_array_equal(made[variable][2], value, err_msg=variable)
 
 
-@pytest.mark.parametrize('placement', small.nightly_but(
-    ['balanced'], small.PLACEMENTS))
+@pytest.mark.parametrize('placement', small.nightly_but(['balanced'], small.PLACEMENTS))
 def test_slots_stand_with_their_variables_and_cost_one_import(placement, monkeypatch):
   imports = []
   monkeypatch.setattr('towers.update.slots.tf.import_graph_def',

@@ -28,6 +28,11 @@ def run(kind, source, to, **settings):
   return convert(kind, str(source), str(to), stream=io.StringIO(), **settings)
 
 
+@pytest.fixture
+def photos(tmp_path):
+  return test_image_folder.write(tmp_path / 'photos')
+
+
 def contents(folder):
   return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
@@ -71,9 +76,8 @@ def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
 
 
 @pytest.mark.nightly
-def test_files_are_copied_as_they_are_and_classes_are_named(tmp_path):
-  test_image_folder.write(tmp_path / 'photos')
-  description = run('images', tmp_path / 'photos', tmp_path / 'to', shards=2)
+def test_files_are_copied_as_they_are_and_classes_are_named(photos, tmp_path):
+  description = run('images', photos, tmp_path / 'to', shards=2)
   assert description['classes'] == ['ant', 'bee', 'cow'] and description['num_classes'] == 3
   stored = b''.join(contents(tmp_path / 'to').values())
   assert all(content in stored for content in jpegs(12))
@@ -83,10 +87,9 @@ def test_files_are_copied_as_they_are_and_classes_are_named(tmp_path):
     assert read_all(getattr(folder, split)) == read_all(getattr(converted, split))
 
 
-def test_bytes_do_not_depend_on_processes_and_what_is_whole_is_kept(tmp_path):
-  test_image_folder.write(tmp_path / 'photos')
+def test_bytes_do_not_depend_on_processes_and_what_is_whole_is_kept(photos, tmp_path):
   for name, processes in (('one', 1), ('three', 3)):
-    run('images', tmp_path / 'photos', tmp_path / name, shards=4, processes=processes)
+    run('images', photos, tmp_path / name, shards=4, processes=processes)
   expected = contents(tmp_path / 'one')
   assert contents(tmp_path / 'three') == expected
   shards = sorted(path for path in (tmp_path / 'one').iterdir() if path.name.startswith('train'))
@@ -96,29 +99,28 @@ def test_bytes_do_not_depend_on_processes_and_what_is_whole_is_kept(tmp_path):
   os.utime(str(shards[1]), ns=(times[shards[1]], times[shards[1]]))
   (tmp_path / 'one' / '.index' / shards[2].name).write_bytes(b'?')     # one has lost its index,
   (tmp_path / 'one' / '.train-00000-of-00004.1.tmp').write_bytes(b'')  # and one was left half.
-  run('images', tmp_path / 'photos', tmp_path / 'one', shards=4)
+  run('images', photos, tmp_path / 'one', shards=4)
   assert contents(tmp_path / 'one') == expected
   assert shards[3].stat().st_mtime_ns == times[shards[3]]
   # Another source makes all of them anew.
-  (tmp_path / 'photos' / 'train' / 'ant' / '0.JPG').write_bytes(jpegs(12)[11])
-  run('images', tmp_path / 'photos', tmp_path / 'one', shards=4)
+  (photos / 'train' / 'ant' / '0.JPG').write_bytes(jpegs(12)[11])
+  run('images', photos, tmp_path / 'one', shards=4)
   assert shards[3].stat().st_mtime_ns != times[shards[3]]
   with pytest.raises(UsageError, match='another conversion.*of-00004.*empty folder'):
-    run('images', tmp_path / 'photos', tmp_path / 'one', shards=3)
+    run('images', photos, tmp_path / 'one', shards=3)
 
 
-def test_damaged_images_end_the_conversion_or_are_left_out(tmp_path):
-  test_image_folder.write(tmp_path / 'photos')
-  bad = tmp_path / 'photos' / 'train' / 'bee' / '1.JPG'
+def test_damaged_images_end_the_conversion_or_are_left_out(photos, tmp_path):
+  bad = photos / 'train' / 'bee' / '1.JPG'
   bad.write_bytes(bad.read_bytes()[:-200])
   with pytest.raises(UsageError, match='bee/1.JPG.*cut off.*on_bad_record=skip'):
-    run('images', tmp_path / 'photos', tmp_path / 'to')
+    run('images', photos, tmp_path / 'to')
   assert not (tmp_path / 'to' / 'data_set.json').exists()
-  description = run('images', tmp_path / 'photos', tmp_path / 'to', on_bad_record='skip')
+  description = run('images', photos, tmp_path / 'to', on_bad_record='skip')
   assert sum(shard['records'] for shard in description['shards'].values()) == 11
   # A conversion that must not leave any out does not take the shard that did.
   with pytest.raises(UsageError, match='cut off'):
-    run('images', tmp_path / 'photos', tmp_path / 'to')
+    run('images', photos, tmp_path / 'to')
 
 
 _KILLED = """
@@ -135,9 +137,8 @@ sys.exit(convert.main(sys.argv[1:]))
 
 
 @pytest.mark.nightly
-def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
-  test_image_folder.write(tmp_path / 'photos', per_class=(3, 1))
-  arguments = ['--from=images', f"--data_dir={tmp_path / 'photos'}", '--shards=6', '--processes=2']
+def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(photos, tmp_path):
+  arguments = ['--from=images', f'--data_dir={photos}', '--shards=6', '--processes=2']
   expected = tmp_path / 'expected'
   assert main(arguments + [f'--to={expected}']) == 0
   to = tmp_path / 'to'
@@ -163,10 +164,9 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
 
 
 @pytest.mark.nightly
-def test_no_worker_outlives_a_killed_conversion(tmp_path):
-  test_image_folder.write(tmp_path / 'photos')
+def test_no_worker_outlives_a_killed_conversion(photos, tmp_path):
   with running(sys.executable, '-c', _KILLED.replace('0.02', '2'), '--from=images', '--shards=2',
-               '--processes=2', f"--data_dir={tmp_path / 'photos'}", f"--to={tmp_path / 'to'}",
+               '--processes=2', f'--data_dir={photos}', f"--to={tmp_path / 'to'}",
                stderr=subprocess.DEVNULL, start_new_session=True) as process:
     wait_until(lambda: process.poll() is not None or any((tmp_path / 'to').glob('.train*')))
 
@@ -180,10 +180,9 @@ def test_no_worker_outlives_a_killed_conversion(tmp_path):
   wait_until(is_alone, seconds=6)  # A worker needs 10 s for its shard, and 2 to see that it is.
 
 
-def test_the_command_line(tmp_path, capsys):
-  test_image_folder.write(tmp_path / 'photos')
+def test_the_command_line(photos, tmp_path, capsys):
   to = [f"--to={tmp_path / 'to'}"]
-  assert main(['--from=images', f"--data_dir={tmp_path / 'photos'}"] + to) == 0
+  assert main(['--from=images', f'--data_dir={photos}'] + to) == 0
   output, errors = capsys.readouterr()
   assert 'done: 12 images of 3 classes in 2 files; train with --data=tfrecord' in output
   assert '12 of 12 images, 2 of 2 shards' in errors
@@ -193,13 +192,11 @@ def test_the_command_line(tmp_path, capsys):
   assert main(['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
   assert 'float32 cannot become PNGs' in capsys.readouterr().err
   for shards in ('0', '-1'):
-    assert main(['--from=images', f"--data_dir={tmp_path / 'photos'}", '--shards=' + shards] +
-                to) == 2
+    assert main(['--from=images', f'--data_dir={photos}', '--shards=' + shards] + to) == 2
 
 
-def test_an_index_says_what_the_shard_is(tmp_path):
-  test_image_folder.write(tmp_path / 'photos')
-  description = run('images', tmp_path / 'photos', tmp_path / 'to', shards=2)
+def test_an_index_says_what_the_shard_is(photos, tmp_path):
+  description = run('images', photos, tmp_path / 'to', shards=2)
   for name, shard in description['shards'].items():
     index = load_index(tmp_path / 'to' / name)
     assert (len(index.lengths), index.facts['crc32'], index.facts['bytes']) == (

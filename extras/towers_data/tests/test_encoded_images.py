@@ -33,6 +33,12 @@ def examples_of(folder, *, policy='fail', augment='none', **changes):
       bad_records=bad_records, name='pictures')
 
 
+def assert_pictures(step):
+  """The blue of a picture tells its number, up to what JPEG makes of it."""
+  for label, image in step.items():
+    assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
+
+
 def assert_same(left, right):
   assert [sorted(step) for step in left] == [sorted(step) for step in right]
   for ours, theirs in zip(left, right):
@@ -47,9 +53,7 @@ def test_records_keep_their_order_and_their_labels(tmp_path, policy):
     steps = take(examples, parallel_calls=calls)
     assert list(map(sorted, steps)) == [[*range(8)], [*range(8, 16)], [*range(16, NUM)]]
     for step in steps:
-      for label, image in step.items():
-        # The blue of a picture tells its number, up to what JPEG makes of it.
-        assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
+      assert_pictures(step)
 
 
 @pytest.mark.nightly
@@ -201,8 +205,7 @@ def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
         [number for number in range(begin, begin + 10) if number not in bad]
         for begin in range(0, 70, 10)]
     for step in steps:
-      for label, image in step.items():
-        assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
+      assert_pictures(step)
     assert given.bad_records._places == {('file', 100 * number) for number in bad}
   given = List(contents, policy='fail')
   with pytest.raises(tf.errors.OpError):
@@ -240,8 +243,7 @@ def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy,
     record = UNDECODABLE if number in undecodable else UNREADABLE
     contents[number] = decode_labelled(record, num_classes=1000, first_label=1)[0]
   given = List(contents, labels=range(70), policy=policy)
-  examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0,
-                              bad_records=given.bad_records, name='pictures')
+  examples = given.examples()
   with tf.Graph().as_default(), tf.Session() as session:
     read = examples.read(tf.data.Dataset.range(70), epoch=tf.zeros([], tf.int64),
                          parallel_calls=2).batch(70)
@@ -280,8 +282,7 @@ def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():
 @pytest.mark.nightly
 def test_under_fail_shapes_stay_static_and_a_bad_image_names_its_record():
   given = List([example(image=jpegs(1)[0], label=1), BAD[12][0]], policy='fail')
-  examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0,
-                              bad_records=given.bad_records, name='pictures')
+  examples = given.examples()
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=2, batch_size=2, num_towers=2)
     [first, _] = towers.build_inputs(examples, plan=plan).next_batches()

@@ -8,13 +8,7 @@ import pytest
 from tests import ROOT
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from towers.data.formats.idx import read_idx
-from towers_data.make_sample import (
-  NUM_TRAIN_PER_CLASS,
-  NUM_VALIDATION_PER_CLASS,
-  choose,
-  main,
-  write_idx,
-)
+from towers_data.make_sample import choose, main, write_idx
 
 _SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 _NAMES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz', 't10k-images-idx3-ubyte.gz',
@@ -66,7 +60,7 @@ def test_the_script_reproduces_the_sample_from_the_full_set(tmp_path):
 def test_a_set_that_is_too_small_or_missing_ends_with_a_message(tmp_path, capsys):
   assert main([f"--data_dir={tmp_path / 'none'}", f'--output_dir={tmp_path}']) == 2
   assert 'No such file' in capsys.readouterr().err
-  for split, num_per_class in (('train', NUM_TRAIN_PER_CLASS), ('t10k', NUM_VALIDATION_PER_CLASS)):
+  for split, num_per_class in (('train', 400), ('t10k', 100)):
     labels = np.repeat(np.arange(10, dtype=np.uint8), num_per_class)[:-1]
     write_idx(tmp_path / (split + '-labels-idx1-ubyte.gz'), labels)
     write_idx(tmp_path / (split + '-images-idx3-ubyte.gz'), np.zeros([len(labels), 2, 2], np.uint8))

@@ -40,14 +40,9 @@ def test_both_splits_come_out_as_they_went_in(tmp_path, dtype, shape):
 
 
 @pytest.mark.parametrize('array', [
-    np.arange(6),
-    np.float64([[1, 2]]),
-    np.zeros([3, 1, 2], 'f2'),
-    np.array([True, False]),
-    np.zeros([2], 'c8'),
-    np.arange(5, dtype='>i4'),
-    np.zeros([1] * 20, np.uint8)
-], ids=lambda array: array.dtype.str)
+    np.arange(6), np.float64([[1, 2]]), np.zeros([3, 1, 2], 'f2'), np.array([True, False]),
+    np.zeros([2], 'c8'), np.arange(5, dtype='>i4'), np.zeros([1] * 20, np.uint8)],
+    ids=lambda array: array.dtype.str)
 def test_whatever_numpy_writes_of_numbers_is_mapped(tmp_path, array):
   path = str(tmp_path / 'array.npy')
   np.save(path, array)

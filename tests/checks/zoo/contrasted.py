@@ -22,14 +22,11 @@ def moco_queue_scatter(b, is_training):
   return ce(logits, tf.zeros_like(b['y']))
 
 
-def pairdist(e):
-  s = tf.reduce_sum(e * e, 1, keepdims=True)
-  return tf.maximum(s - 2 * tf.matmul(e, e, transpose_b=True) + tf.transpose(s), 0.0)
-
-
 @case('coupled', XY)
 def triplet_batch_hard(b, is_training):
-  d = pairdist(emb(b))
+  e = emb(b)
+  s = tf.reduce_sum(e * e, 1, keepdims=True)
+  d = tf.maximum(s - 2 * tf.matmul(e, e, transpose_b=True) + tf.transpose(s), 0.0)
   same = tf.cast(tf.equal(b['y'][:, None], b['y'][None, :]), tf.float32)
   pos, neg = tf.reduce_max(d * same, 1), tf.reduce_min(d + 10 * same, 1)
   return tf.nn.relu(pos - neg + 0.3)

@@ -42,9 +42,8 @@ def _assert_loaded(data_set, arrays):
 
 @pytest.mark.parametrize('rename', [
     lambda name: name, lambda name: name + '.gz', lambda name: name.replace('-idx', '.idx'),
-    lambda name: name.replace('-idx', '.idx') + '.gz', lambda name: name + '.gz' *
-    ('labels' in name)
-])
+    lambda name: name.replace('-idx', '.idx') + '.gz',
+    lambda name: name + '.gz' * ('labels' in name)])
 def test_every_usual_name(tmp_path, rename):
   _write(tmp_path, _arrays(), rename)
   (tmp_path / 'README').write_text('not idx')
@@ -90,8 +89,8 @@ def test_a_full_folder_is_listed_in_brief_and_an_empty_one_as_such(tmp_path):
 
 def test_a_folder_that_is_none(tmp_path):
   (tmp_path / 'file').touch()
-  for path, words in ((tmp_path / 'none', 'does not exist'), (tmp_path / 'file',
-      'is a file, not a folder'),
+  for path, words in ((tmp_path / 'none', 'does not exist'),
+                      (tmp_path / 'file', 'is a file, not a folder'),
                       ('', "data_dir '' does not exist")):
     with pytest.raises(UsageError, match=words) as error:
       load_idx_folder(path)

@@ -7,6 +7,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.harness import small
 from towers.base.usage_error import UsageError
 
 random = np.random.RandomState(0)
@@ -23,11 +24,6 @@ def program(n, *, bias=False, body='body', width=8, **settings):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
   return towers.Program(model, train=towers.from_arrays(ROWS, LABELS), batch_size=16, seed=0,
                         num_towers=n, optimizer=tf.train.AdamOptimizer(.05), **settings)
-
-
-def values(session):
-  variables = tf.global_variables()
-  return dict(zip([variable.op.name for variable in variables], session.run(variables)))
 
 
 CHANGES = {
@@ -51,15 +47,15 @@ def test_the_line_that_the_refusal_names_keeps_what_is_left(change, tmp_path):
     for _ in range(3):
       session.train()
     session.save(str(tmp_path))
-    saved = values(session)
+    saved = small.read_variables(session.program, session)
   with tf.Graph().as_default(), program(3, **after).session() as session:
-    initial = values(session)
+    initial = small.read_variables(session.program, session)
     with pytest.raises(UsageError) as error:
       session.restore(str(tmp_path))
     line = re.search(r'by (session\.restore\(.*\))\.', str(error.value)).group(1)
     eval(line, dict(session=session, folder=str(tmp_path)))
     assert session.step == 3
-    for name, value in values(session).items():
+    for name, value in small.read_variables(session.program, session).items():
       np.testing.assert_array_equal(value, (initial if name in new else saved)[name], name)
     session.train()
 
@@ -68,10 +64,10 @@ def test_a_variable_of_another_name_keeps_its_slots(tmp_path):
   with tf.Graph().as_default(), program(1).session() as session:
     session.train()
     session.save(str(tmp_path))
-    saved, expected = values(session), session.train()
+    saved, expected = small.read_variables(session.program, session), session.train()
   with tf.Graph().as_default(), program(2, body='trunk').session() as session:
     session.restore(str(tmp_path), map={'body': 'trunk'})
-    found = values(session)
+    found = small.read_variables(session.program, session)
     for slot in ('', '/Adam', '/Adam_1'):
       np.testing.assert_array_equal(found['trunk' + slot], saved['body' + slot])
     assert session.train() == pytest.approx(expected, abs=1e-5)

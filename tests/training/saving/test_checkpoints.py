@@ -24,27 +24,6 @@ def restore(run, folder):
     return Checkpoints(str(folder), keep=5).restore(run.session)
 
 
-@pytest.mark.nightly(but=1)
-@pytest.mark.parametrize('optimizer', ['adam', 'momentum'])
-@pytest.mark.parametrize('settings', [
-    dict(num_towers=3, placement='replicated', mode='shard'), dict(num_towers=1),
-    dict(num_towers=3, mode='shard', placement='balanced', depth=0),
-    dict(num_towers=2, mode='next', placement='first', depth=2),
-    dict(num_towers=3, validation_tower=True)], ids=str)
-def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optimizer, settings):
-  with small.Run(num_towers=4, optimizer=optimizer) as run:
-    run.train(3)
-    save(run, tmp_path)
-    expected = [run.train() for _ in range(3)]
-    weights = run.weights()
-  with small.Run(optimizer=optimizer, seed=9, **settings) as other:
-    restore(other, tmp_path)
-    assert other.counters() == [3, 21]
-    other.steps.start(3)
-    assert [other.train() for _ in range(3)] == pytest.approx(expected, abs=1e-5)
-    small.assert_same_weights(other.weights(), weights)
-
-
 def test_a_folder_without_a_checkpoint_restores_nothing(tmp_path):
   with small.Run() as run:
     assert restore(run, tmp_path / 'new' / 'folder') is None

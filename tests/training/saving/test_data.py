@@ -117,8 +117,7 @@ def test_new_data_begins_an_epoch_that_a_run_of_any_shape_ends(last_batch, shape
     assert sorted(ids) == sorted(expected[:count])
 
 
-def test_the_same_data_resumes_and_a_checkpoint_without_a_record_says_so(
-    tmp_path, capsys):
+def test_the_same_data_resumes_and_a_checkpoint_without_a_record_says_so(tmp_path, capsys):
   train(tmp_path / 'new', BEFORE)
   with tf.Graph().as_default(), program().session() as session:
     session.restore(str(tmp_path / 'new'))

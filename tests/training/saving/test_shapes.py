@@ -11,9 +11,12 @@ from towers.training.saving.checkpoints import Checkpoints
 # Seven steps an epoch, the last of two examples. Parts of three steps begin all over an epoch.
 NUM, BATCH, PART = 50, 8, 3
 CHAIN = [dict(mode='split', num_towers=2), dict(mode='shard', num_towers=4, depth=2),
-         dict(mode='next', num_towers=3, depth=0), dict(mode='shard', num_towers=2, num_workers=2),
-         dict(mode='split', num_towers=1, num_workers=3), dict(num_towers=2, accumulate=2),
-         dict(mode='shard', num_towers=8)]
+         dict(mode='next', num_towers=3, depth=0, placement='first'),
+         dict(mode='shard', num_towers=2, num_workers=2),
+         dict(mode='split', num_towers=1, num_workers=3),
+         dict(num_towers=2, accumulate=2, placement='balanced'),
+         dict(mode='shard', num_towers=3, placement='replicated'),
+         dict(num_towers=3, validation_tower=True), dict(mode='shard', num_towers=8)]
 
 
 def settings_of(**settings):
@@ -26,10 +29,10 @@ def checkpoints_of(run, folder, warn=pytest.fail):
                      averages=run.program.averages)
 
 
-def restore(run, folder):
+def restore(run, folder, warn=pytest.fail):
   with run.graph.as_default():
     if run.program.workers.rank == 0:
-      checkpoints_of(run, folder).restore(run.session)
+      checkpoints_of(run, folder, warn).restore(run.session)
     run.steps.broadcast()
     run.steps.start(int(run.session.run(towers.get_global_step())))
 
@@ -41,18 +44,19 @@ def train_part(shape, folder, is_first):
     with InProcessCluster(**shape) as cluster:
       cluster.each(lambda run: restore(run, folder))
       losses = [cluster.train() for _ in range(PART)]
-      return losses, save(cluster.runs[0], folder)
+      save(cluster.runs[0], folder)
+      return losses, all_weights(cluster.runs[0])
   with small.Run(**shape) as run:
     if not is_first:
       restore(run, folder)
     losses = [run.train() for _ in range(PART)]
-    return losses, save(run, folder)
+    save(run, folder)
+    return losses, all_weights(run)
 
 
 def save(run, folder):
   with run.graph.as_default():
     checkpoints_of(run, folder).save(run.session)
-  return all_weights(run)
 
 
 def all_weights(run):
@@ -60,16 +64,18 @@ def all_weights(run):
   return {**run.weights(), **{name + '/average': value for name, value in run.averages().items()}}
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize('chain', [CHAIN[:4], CHAIN[::-1]], ids=['short', 'long'])
-def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, tmp_path):
-  losses = []
+@pytest.mark.nightly(but='short')
+@pytest.mark.parametrize('chain, optimizer', [
+    (CHAIN[::6], 'adam'), (CHAIN, 'adam'), (CHAIN[::-1], 'momentum')],
+                         ids=['short', 'long', 'back'])
+def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, optimizer, tmp_path):
+  losses, tolerance = [], dict(adam=1e-5, momentum=2e-6)[optimizer]
   for index, shape in enumerate(chain):
-    of_part, weights = train_part(shape, tmp_path, is_first=index == 0)
+    of_part, weights = train_part(dict(shape, optimizer=optimizer), tmp_path, is_first=index == 0)
     losses += of_part
-  with small.Run(**settings_of(num_towers=1)) as one:
-    assert losses == pytest.approx([one.train() for _ in losses], abs=2e-6)
-    small.assert_same_weights(weights, all_weights(one), 2e-6)
+  with small.Run(**settings_of(num_towers=1, optimizer=optimizer)) as one:
+    assert losses == pytest.approx([one.train() for _ in losses], abs=tolerance)
+    small.assert_same_weights(weights, all_weights(one), tolerance)
     small.assert_moved(one.initial_weights, one.weights())
 
 

@@ -7,26 +7,11 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests import ROOT
+from tests.harness import small
 from towers.command_line import main
 from towers.settings import SETTINGS, arguments_of
 from towers.training.settings.flags import format_help
-
-FEATURES = np.random.RandomState(0).uniform(size=[12, 4]).astype(np.float32)
-
-
-def model(batch, is_training):
-  del is_training
-  features, = batch
-  return tf.reduce_sum(tf.square(features * tf.get_variable('weights', [4])), 1)
-
-
-def build(**settings):
-  with tf.Graph().as_default():
-    return towers.Program(model, **{**dict(
-        train=towers.from_arrays(FEATURES), batch_size=4, num_towers=2, device='cpu',
-        optimizer=tf.train.GradientDescentOptimizer(0.1)), **settings})
 
 
 @pytest.mark.parametrize('of, function, own', [
@@ -60,15 +45,14 @@ def test_no_setting_is_said_twice():
     (dict(input_mode='all'), ['--input_mode=all'],
      'input_mode=all: choose one of split, next, shard',
      '--input_mode=all: choose one of split, next, shard'),
-    (dict(validation=towers.from_arrays(FEATURES), num_towers=1, validation_tower=True),
-     ['--num_gpus=1', '--validation=tower'],
+    (dict(num_towers=1, validation_tower=True), ['--num_gpus=1', '--validation=tower'],
      'validation_tower=True takes one tower for itself, and num_towers=1 leaves none',
      '--validation=tower takes one tower for itself, and --num_gpus=1 leaves none'),
 ])
 def test_a_message_names_arguments_in_python_and_flags_in_a_shell(
     settings, flags, in_python, in_flags, capsys):
   with pytest.raises(towers.UsageError) as caught:
-    build(**settings)
+    small.program(**settings)
   assert in_python in str(caught.value) and '--' not in str(caught.value)
   assert main(['main.py', '--device=cpu', '--data=synthetic', '--model=linear', *flags]) == 2
   assert in_flags in capsys.readouterr().err
@@ -76,9 +60,9 @@ def test_a_message_names_arguments_in_python_and_flags_in_a_shell(
 
 @pytest.mark.parametrize('settings', [
     dict(batch_size=np.int64(4), seed=np.int32(3)), dict(fusion_megabytes=1, weight_decay=0),
-    dict(clip_norm=np.float32(1.0), shuffle=np.bool_(False))], ids=str)
+    dict(clip_norm=np.float32(1.0), shuffle=np.bool_(True))], ids=str)
 def test_numbers_of_numpy_and_whole_ones_are_settings_too(settings):
-  with build(**settings).session() as session:
+  with small.program(**settings).session() as session:
     assert np.isfinite(session.train())
 
 

@@ -52,8 +52,7 @@ SETTINGS = dict(model=model, train=TRAIN, batch_size=BATCH)
 
 
 @pytest.mark.nightly(but='3-True')
-@pytest.mark.parametrize('shape', SHAPES,
-                         ids=lambda shape: '-'.join(map(str, shape.values())))
+@pytest.mark.parametrize('shape', SHAPES, ids=lambda shape: '-'.join(map(str, shape.values())))
 def test_means_are_over_the_examples_of_the_steps_since_they_were_read(shape):
   with small.Run(validates=True, **SETTINGS, **shape) as run:
     session = run.opened
