@@ -78,6 +78,9 @@ class CheckReport(NamedTuple):
     return '\n'.join([f'{compared}, on {devices}; norms of differences and values:', *rows,
                       ' '.join([verdict, *self.causes])])
 
+  def __str__(self) -> str:
+    return self.format()
+
 
 @with_known_names('check')
 def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: int = 16,

@@ -142,6 +142,8 @@ class Sums:
           self._take_rows(what, tf.convert_to_tensor(row)) for row in value.rows])
     elif isinstance(value, Weighted):
       self._add_weighted(name, what, value)
+    elif not tf.is_tensor(value):
+      raise UsageError(f'{what} is a {type(value).__name__}: {fix}.')
     elif may_be_mean and value.shape.ndims == 0:
       self.values[name] = self._spread(value)
     elif value.shape.ndims == 1:
