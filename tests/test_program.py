@@ -1,5 +1,6 @@
 """Program and its session: one object, every part visible, and no order of calls that blocks."""
 
+import os
 import random
 import re
 
@@ -8,8 +9,9 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests import ROOT
 from tests.harness import faults, small
-from tests.harness.processes import run_python
+from tests.harness.loaded_process import run_loaded
 from towers.training.faults.run_error import RunError
 
 
@@ -238,7 +240,8 @@ with program.session(stall_seconds=1) as session:
 '''
 
 
-def test_a_session_that_stalls_ends_but_not_while_its_user_thinks():
-  ended = run_python('-c', STALLS, timeout=50)
+def test_a_session_that_stalls_ends_but_not_while_its_user_thinks(tmp_path):
+  (tmp_path / 'program.py').write_text(STALLS)
+  ended = run_loaded(['program.py'], cwd=tmp_path, env=dict(os.environ, PYTHONPATH=ROOT))
   assert ended.returncode == 3 and ended.stdout == 'waited for its user\n'
   assert 'Nothing went forward for 1 s (stall_seconds)' in ended.stderr

@@ -7,6 +7,7 @@ import pytest
 
 from tests.gallery.programs import PROGRAMS
 from tests.gallery.training import check, largest_difference, train
+from tests.harness import small
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
@@ -26,8 +27,7 @@ def test_a_program_trains_on_towers_as_on_one(name):
     assert bool(stays) == np.array_equal(value, one.initial[variable]), variable
   for num_towers in (2, 3):
     called = train(name, num_towers, 'reuse')
-    assert all(np.array_equal(value, called.initial[variable])
-               for variable, value in one.initial.items())
+    small.assert_same_weights(one.initial, called.initial, tolerance=0)
     assert largest_difference(one, called) <= 1e-5
   assert largest_difference(called, train(name, num_towers, 'clone')) == 0
   report = check(name)
@@ -37,8 +37,7 @@ def test_a_program_trains_on_towers_as_on_one(name):
 @pytest.mark.parametrize('name', here(differ=True))
 def test_a_program_that_sees_its_batch_is_told_apart_by_name(name):
   one, called = train(name, 1, 'reuse'), train(name, 2, 'reuse')
-  assert all(np.array_equal(value, called.initial[variable])
-             for variable, value in one.initial.items())
+  small.assert_same_weights(one.initial, called.initial, tolerance=0)
   assert largest_difference(one, called) > 1e-3
   assert largest_difference(called, train(name, 2, 'clone')) == 0
   report = check(name)

@@ -1,47 +1,30 @@
 """The callbacks that docs/callbacks.md shows, as they stand there."""
 
 import os
-import re
 import sys
 import types
 
-import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
-from tests import ROOT
-
-FEATURES = np.random.RandomState(0).uniform(size=[40, 4]).astype(np.float32)
-
-
-def read_snippet(package):
-  """Returns the program of docs/callbacks.md that imports a package."""
-  with open(os.path.join(ROOT, 'docs', 'callbacks.md'), encoding='utf-8') as file:
-    blocks = re.findall(r'```python\n(.*?)```', file.read(), re.DOTALL)
-  [snippet] = [block for block in blocks if f'import {package}\n' in block]
-  return snippet
+from tests.harness import small
+from tests.test_docs import python_blocks
 
 
 def train(package):
   """Runs a snippet on a small program; returns the losses by step and the last validation."""
-  def model(batch, is_training):
-    return tf.reduce_sum(tf.square(tf.matmul(batch[0], tf.get_variable('w', [4, 2]))), 1)
-
   losses, results = {}, []
-  with tf.Graph().as_default():
-    program = towers.Program(
-        model, train=towers.from_arrays(FEATURES), batch_size=1, num_towers=1, device='cpu',
-        validation=towers.from_arrays(FEATURES[:7], name='validation'),
-        optimizer=tf.train.GradientDescentOptimizer(0.01))
 
-    def spied(program, *, callbacks, **settings):
-      # The same run, with what it computes beside the callbacks of the snippet.
-      callbacks = [*callbacks, lambda step, loss: losses.update({step: loss})]
-      results.append(towers.train(program, quiet=True, callbacks=callbacks, **settings))
+  def spied(program, *, callbacks, **settings):
+    # The same run, with what it computes beside the callbacks of the snippet.
+    callbacks = [*callbacks, lambda step, loss: losses.update({step: loss})]
+    results.append(towers.train(program, quiet=True, callbacks=callbacks, **settings))
 
-    library = types.SimpleNamespace(Callback=towers.Callback, train=spied)
-    exec(read_snippet(package), dict(program=program, towers=library))
+  program = small.program(train=small.random_examples(40), batch_size=1, num_towers=1)
+  library = types.SimpleNamespace(Callback=towers.Callback, train=spied)
+  [snippet] = [block for block in python_blocks(os.path.join('docs', 'callbacks.md'))
+               if f'import {package}\n' in block]
+  exec(snippet, dict(program=program, towers=library))
   assert list(losses) == list(range(1, 161))
   return losses, results[0]['validation_loss']
 
