@@ -66,45 +66,19 @@ def test_batches_by_length_are_not_carried():
     towers.build_inputs(bucketed_examples(NUM), plan=plan)
 
 
-class Taken:
-  """A model with batch normalisation that records which examples it trains on."""
-
-  def __init__(self):
-    self.ids = []
-
-  def __call__(self, batch, is_training):
-    numbers, features, labels = batch
-    recorded = tf.py_func(lambda ids: [self.ids.extend(ids), ids][1], [numbers], tf.int64)
-    with tf.control_dependencies([recorded]):
-      features = batch_norm(tf.identity(features), is_training, name='norm')
-    losses, metrics = small.model((features, labels), is_training)
-    return losses, metrics
+def normed(batch, is_training):
+  features, labels = batch
+  return small.model((batch_norm(features, is_training, name='norm'), labels), is_training)
 
 
 def train(folder, steps=None, *, epochs=None, batch_size=8, last_batch='carry', **settings):
-  """Trains to a step; returns the model, the result, the final weights and the validations."""
-  rows = np.random.RandomState(0)
-  train, validation = (
-      towers.from_arrays((np.arange(size), rows.normal(size=[size, small.NUM_FEATURES]).astype('f'),
-                          rows.randint(small.NUM_CLASSES, size=size).astype('i')), name=name)
-      for name, size in (('train', 13), ('validation', 11)))
-  model, validated = Taken(), []
-
-  class Validated(towers.Callback):
-    def on_validation(self, run):
-      validated.append(run.step)
-
-  with tf.Graph().as_default():
-    program = towers.Program(
-        model, train=train, validation=validation if epochs else None, batch_size=batch_size,
-        optimizer=tf.train.MomentumOptimizer(0.1, 0.9), last_batch=last_batch, batch_norm='sync',
-        device='cpu', **settings)
-    result = towers.train(program, steps=steps, epochs=epochs, checkpoint_dir=str(folder),
-                          quiet=True, callbacks=[Validated()])
-    reader = tf.train.load_checkpoint(str(folder))
-    weights = {variable.op.name: reader.get_tensor(variable.op.name)
-               for variable in tf.trainable_variables()}
-  return model.ids, result, weights, validated
+  """Trains to a step; returns the result, the last checkpoint's values, and when it validated."""
+  recorder, settings = small.Recorder(), settings if epochs else dict(settings, validation=None)
+  program = small.program(normed, batch_size=batch_size, last_batch=last_batch, batch_norm='sync',
+                          shuffle=True, **settings)
+  result = towers.train(program, steps=steps, epochs=epochs, checkpoint_dir=str(folder),
+                        quiet=True, callbacks=[recorder])
+  return result, small.read_checkpoint(folder), [step for step, _ in recorder.validations]
 
 
 @pytest.mark.nightly(but='shard')
@@ -112,9 +86,9 @@ def train(folder, steps=None, *, epochs=None, batch_size=8, last_batch='carry', 
     dict(num_towers=3, input_mode='shard'), dict(num_towers=2, input_mode='next')],
     ids=['shard', 'next'])
 def test_a_run_resumed_in_another_shape_is_the_same(shape, tmp_path):
-  _, expected, weights, _ = train(tmp_path / 'one', 7, num_towers=1)
+  expected, weights, _ = train(tmp_path / 'one', 7, num_towers=1)
   train(tmp_path / 'two', 3, num_towers=1)
-  _, result, others, _ = train(tmp_path / 'two', 7, **shape)
+  result, others, _ = train(tmp_path / 'two', 7, **shape)
   assert result['examples_seen'] == expected['examples_seen'] == 56
   assert result['train_loss'] == pytest.approx(expected['train_loss'], abs=1e-5)
   small.assert_same_weights(others, weights)
@@ -122,11 +96,11 @@ def test_a_run_resumed_in_another_shape_is_the_same(shape, tmp_path):
 
 def test_what_counts_epochs_counts_examples(tmp_path):
   """Four epochs of 13 in batches of 8 end in steps 2, 4, 5 and 7; of 5 from step 4 on, in 8, 10."""
-  _, result, _, validated = train(tmp_path / 'one', epochs=4, num_towers=1)
+  result, _, validated = train(tmp_path / 'one', epochs=4, num_towers=1)
   assert (result['global_step'], validated) == (7, [2, 4, 5, 7])
   assert result['validation_examples'] == 11
-  _, _, _, validated = train(tmp_path / 'two', epochs=2, num_towers=1)
-  _, result, _, others = train(tmp_path / 'two', epochs=4, batch_size=5, num_towers=2)
+  _, _, validated = train(tmp_path / 'two', epochs=2, num_towers=1)
+  result, _, others = train(tmp_path / 'two', epochs=4, batch_size=5, num_towers=2)
   assert (result['global_step'], validated + others) == (8, [2, 4, 6, 8])
   assert result['examples_seen'] == 52
 
@@ -139,5 +113,5 @@ def test_a_batch_size_changes_where_the_rest_is_carried_alone(tmp_path):
   with pytest.raises(UsageError, match='seen 21 examples.*batch_size=5 they would be 13'):
     train(tmp_path / 'kept', 5, batch_size=5, num_towers=1)
   # From where a run without it has come, each example comes once an epoch all the same.
-  _, result, _, _ = train(tmp_path / 'kept', 5, num_towers=1)
+  result, _, _ = train(tmp_path / 'kept', 5, num_towers=1)
   assert result['examples_seen'] == 37

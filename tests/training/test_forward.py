@@ -121,18 +121,13 @@ def test_a_prediction_that_fails_is_called_one():
 def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
     average_weights, tmp_path):
   folder, settings = str(tmp_path), dict(average_weights=average_weights)
-  validations = []
-
-  class Keeps(towers.Callback):
-    def on_validation(self, run):
-      validations.append((run.metrics['validation_accuracy'], run.step))
-
+  recorder = small.Recorder()
   result = towers.train(build(**settings), steps=12, validate_every='2steps', checkpoint_dir=folder,
-                        best_metric='accuracy', quiet=True, callbacks=[Keeps()])
-  best = max(validations, key=lambda found: (found[0], -found[1]))
+                        best_metric='accuracy', quiet=True, callbacks=[recorder])
+  best = max((metrics['accuracy'], -step) for step, metrics in recorder.validations)
   with build(**settings).session() as session:
-    assert session.restore(folder, best=True, best_metric='accuracy').endswith(f'-{best[1]}')
-    assert session.step == best[1] and session.validate()['accuracy'] == pytest.approx(best[0])
+    assert session.restore(folder, best=True, best_metric='accuracy').endswith(f'{best[1]}')
+    assert session.step == -best[1] and session.validate()['accuracy'] == pytest.approx(best[0])
     newest = session.restore(folder)
     assert session.step == 12 and session.restore(newest) == newest
     assert session.validate()['loss'] == pytest.approx(result['validation_loss'])
