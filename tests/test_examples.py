@@ -17,9 +17,9 @@ from towers import data
 
 @functools.lru_cache(maxsize=None)
 def run_example(name):
-  """Returns what an example writes to stdout, with nothing on stderr."""
+  """Returns what an example writes to stdout, with nothing on stderr but by TensorFlow's own."""
   done = run_loaded(['-m', f'examples.{name}'], timeout=200)
-  assert done.returncode == 0 and done.stderr == '', done.stderr
+  assert done.returncode == 0 and (name.startswith('migrating') or not done.stderr), done.stderr
   return done.stdout
 
 
@@ -118,19 +118,11 @@ def test_several_workers_reach_the_loss_that_they_reached_with_estimator():
   assert float(losses['workers_after'][0]) < 1  # ln 10 = 2.3 is chance.
 
 
-def migrated(name):
-  """Returns the stdout of an example of migrating."""
-  done = run_loaded(['-m', f'examples.migrating.{name}'], timeout=200)
-  assert done.returncode == 0, done.stderr
-  return done.stdout
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize('name', ['tower_loop', 'keras'])
 def test_what_has_migrated_learns_as_before(name):
-  before, after = [
-      float(re.match(r'loss after .*: ([\d.]+)\n$', migrated(f'{name}_{when}')).group(1))
-      for when in ('before', 'after')]
+  before, after = [float(re.match(r'loss after .*: ([\d.]+)\n$', text).group(1)) for text in (
+      run_example(f'migrating.{name}_{when}') for when in ('before', 'after'))]
   # ln 10 = 2.3 is chance. Initial weights differ, so the losses cannot be equal.
   assert before < 1.2 and after < 1.2
 
@@ -138,7 +130,8 @@ def test_what_has_migrated_learns_as_before(name):
 @pytest.mark.nightly
 def test_what_an_estimator_trained_towers_train():
   def accuracy(name):
-    return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', migrated(name)).group(1))
+    text = run_example(f'migrating.{name}')
+    return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', text).group(1))
 
   assert accuracy('estimator_after') > 0.75  # 0.1 is chance.
   if hasattr(tf, 'estimator'):
@@ -147,7 +140,7 @@ def test_what_an_estimator_trained_towers_train():
 
 @pytest.mark.nightly
 def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_towers():
-  before, after = migrated('switch_before'), migrated('switch_after')
+  before, after = [run_example(f'migrating.switch_{when}') for when in ('before', 'after')]
   with open(os.path.join(ROOT, 'docs', 'migrating.md'), encoding='utf-8') as file:
     docs = file.read()
   assert f'```\n{before}```' in docs and f'```\n{after}```' in docs

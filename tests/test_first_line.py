@@ -82,8 +82,7 @@ def build(model=model, **settings):
      'float32 in the training split: convert one'),
     (lambda: dict(optimizer=tf.train.AdamOptimizer), 'learning_rate is not given'),
     (lambda: dict(learning_rate=0.1), 'has no effect on an optimizer that has its own rate'),
-    (lambda: dict(input_mode='all'), 'split, next, shard'),
-])
+    (lambda: dict(input_mode='all'), 'split, next, shard')])
 def test_a_program_of_something_else_is_refused_with_the_line_to_write(settings, message):
   with pytest.raises(towers.UsageError) as caught:
     with tf.Graph().as_default():
@@ -111,8 +110,7 @@ class Own(towers.Callback):
      'called with (step, loss): write callbacks=[lambda step, loss: …].'),
     (None, dict(epoch=3), 'towers.train has no argument epoch: did you mean epochs?'),
     (None, dict(batch_size=3), 'towers.train has no argument batch_size: give batch_size to '
-     'towers.Program.'),
-])
+     'towers.Program.')])
 def test_a_training_of_something_else_is_refused_with_the_line_to_write(program, settings, message):
   with pytest.raises(towers.UsageError) as caught:
     towers.train(program or build(), steps=1, **settings)

@@ -66,8 +66,7 @@ def module_of(path):
 
 MODULES = {
     module_of(path): path for folder in PACKAGES + ['examples', 'benchmarks']
-    for path in files(folder)
-}
+    for path in files(folder)}
 MODULES['main'] = 'main.py'
 
 

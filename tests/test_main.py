@@ -124,8 +124,7 @@ def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
     (['--data=tfrecord'], ["'tfrecord' needs a --data_dir", 'train-00000-of-01024']),
     (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'],
      ["'cifar10' has no use for --image_size"]),
-    (['--data=sample', '--augment=imagenet'], ['sample_train', 'augment=cifar']),
-])
+    (['--data=sample', '--augment=imagenet'], ['sample_train', 'augment=cifar'])])
 def test_mistakes_end_with_code_2_one_message_and_no_stack_trace(flags, words):
   done = run(*flags)
   assert done.returncode == 2

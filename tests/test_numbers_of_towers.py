@@ -66,8 +66,7 @@ MEETINGS = {
     'validation': (build_validation, 'towers', 'towers of the feed of validation'),
     'table': (lambda first, second: towers.format_device_table(DEVICES[:first], [],
                                                                ['tower'] * second),
-              'devices', 'roles'),
-}
+              'devices', 'roles')}
 
 
 @pytest.mark.nightly(but=3)

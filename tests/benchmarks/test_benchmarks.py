@@ -13,8 +13,7 @@ SMALLEST = {
     'setup': ['--models=lenet', '--towers=2'],
     'input': ['--towers=1', '--seconds=0.1'],
     'workers': ['--nets=mlp', '--rounds=1', '--seconds=0.1'],
-    'gpu': ['--device=cpu', '--models=convnet', '--cases=host,XLA', '--steps=3', '--num_gpus=2'],
-}
+    'gpu': ['--device=cpu', '--models=convnet', '--cases=host,XLA', '--steps=3', '--num_gpus=2']}
 
 
 @pytest.mark.nightly

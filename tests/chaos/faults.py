@@ -146,8 +146,7 @@ FAULTS: Dict[str, Fault] = {
     'a worker stopped for too long': Fault(
         _stop_for_too_long, workers=2, flags=(f'--worker_seconds={SHORT_WORKER_SECONDS}',)),
     'SIGSTOP, SIGCONT after 0.2 to 3 s': Fault(_stop_for_a_while, ends=False),
-    DISK_FULL: Fault(_fill_the_disk, ends=False),
-}
+    DISK_FULL: Fault(_fill_the_disk, ends=False)}
 
 
 def draw_fault(dice: random.Random, *, ends: bool, workers: int) -> str:

@@ -67,8 +67,7 @@ BLAMED = {
         'return tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)', sequences)],
     'scalar_sum': ['no mean over the examples', 'one loss per example'],
     'ema_of_loss_scales_it': ['variable avg', 'changed by the examples'],
-    'spectral_norm_in_place': ['cannot be built', 'AssignVariableOp', 'variable u', 'UPDATE_OPS'],
-}
+    'spectral_norm_in_place': ['cannot be built', 'AssignVariableOp', 'variable u', 'UPDATE_OPS']}
 
 
 @pytest.mark.nightly(but='centred')

@@ -59,8 +59,7 @@ def test_fashion_mnist_is_found_where_debian_installs_it(is_installed, tmp_path,
     ('mnist', None, ["'mnist'", 'needs a data_dir', 'synthetic need none', 'apt-get install']),
     ('mnist', 'no/folder', ["data_dir 'no/folder' does not exist"]),
     ('sample', 'my/folder', ["'sample'", "'my/folder'", 'leave data_dir out']),
-    ('synthetic', 'my/folder', ["'synthetic'", "'my/folder'", 'leave data_dir out']),
-])
+    ('synthetic', 'my/folder', ["'synthetic'", "'my/folder'", 'leave data_dir out'])])
 def test_what_a_user_can_get_wrong(name, data_dir, words):
   with pytest.raises(UsageError) as error:
     data.load(name, data_dir=data_dir)

@@ -80,8 +80,7 @@ def test_noise_and_pattern_use_the_range_of_a_byte_without_wrapping():
     (dict(image_shape=(32, 0, 3)), ['image_shape', '[32, 0, 3]']),
     (dict(num_train=0), ['synthetic_train', '0 examples', 'at least 1']),
     (dict(seed=-1), ['seed is -1', '4294967295']),
-    (dict(seed=2**32), ['seed is 4294967296', '4294967295']),
-])
+    (dict(seed=2**32), ['seed is 4294967296', '4294967295'])])
 def test_arguments_out_of_range(arguments, words):
   with pytest.raises(UsageError) as error:
     load_synthetic(**arguments)

@@ -283,5 +283,4 @@ PROGRAMS: Dict[str, Gallery] = {
                        changed='2'),
     'feature_columns': Gallery(feature_columns, table, 'wide and deep by tf.feature_column',
                                'TensorFlow'),
-    'dynamic_rnn': Gallery(dynamic_rnn, sentences, 'LSTM by tf.nn.dynamic_rnn', 'TensorFlow'),
-}
+    'dynamic_rnn': Gallery(dynamic_rnn, sentences, 'LSTM by tf.nn.dynamic_rnn', 'TensorFlow')}

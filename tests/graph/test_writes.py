@@ -64,8 +64,7 @@ UPDATES = {
     'function': lambda variable, mean, is_training: tf.function(
         lambda value: tf.identity(variable.assign_add(value)))(mean),
     'optimizer': lambda variable, mean, is_training: tf.train.AdamOptimizer(0.1).apply_gradients(
-        [(mean, variable)]),
-}
+        [(mean, variable)])}
 
 
 def updated(update, **settings):
@@ -129,8 +128,7 @@ MODELS = dict({name: updated(update) for name, update in UPDATES.items()}, **{
     'averaged weights': averaged_weights,
     'tf.layers': layers_norm,
     'slim': slim_norm(),
-    'keras': keras_norm(),
-})
+    'keras': keras_norm()})
 
 
 def check_refused_step(**settings):
@@ -270,8 +268,7 @@ ASSIGNS = in_place(UPDATES['assign'])
     (dict(model=MODELS['moving average, debiased'], validation_tower=True),
      'asks for the variable snapshot/average/.*zero_debias=False.*validation=switch'),
     (dict(model=clips_weights, placement='replicated'),
-     'changes the trainable variable weights on the first tower.*trainable=False'),
-])
+     'changes the trainable variable weights on the first tower.*trainable=False')])
 def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):
   with pytest.raises(UsageError, match=words):
     small.Run(**dict(dict(num_towers=2), **settings))

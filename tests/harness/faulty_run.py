@@ -139,8 +139,7 @@ FAULTS = {
     'saving is slow': {},
     'NaN': dict(train=faults.poison(TRAIN, ROW)),
     'other data': dict(train=small.random_examples(24, seed=2)),
-    'loading sleeps': dict(load=faults.hang),
-}
+    'loading sleeps': dict(load=faults.hang)}
 
 
 def run(fault, flags):

@@ -84,8 +84,7 @@ def test_buckets_save_padding():
     (dict(bucket_by=range(8), bucket_window=0), 'bucket_window is 0: give at least 1'),
     (dict(bucket_by=range(8), bucket_window=2.5), 'bucket_window is 2.5'),
     (dict(bucket_window=4), 'bucket_window is 4, but bucket_by is not given'),
-    (dict(bucket_by=range(8), pad_to=9), 'bucket_by saves nothing where pad_to=9'),
-])
+    (dict(bucket_by=range(8), pad_to=9), 'bucket_by saves nothing where pad_to=9')])
 def test_buckets_that_cannot_be_are_refused(settings, message):
   with pytest.raises(UsageError, match='train: ' + message):
     towers.padded(small.id_examples(8), **settings)

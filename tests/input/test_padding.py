@@ -87,8 +87,7 @@ def test_dicts_are_padded_by_name():
     (dict(pad_to='longest'), "pad_to is 'longest': choose 'batch', or a number"),
     (dict(pad_to=0), 'pad_to is 0'),
     (dict(values=(0, 0, 0)), 'do not have the structure of an example'),
-    (dict(values=(0.5, None)), 'value 0.5 does not fit int64, the dtype of the component 0'),
-])
+    (dict(values=(0.5, None)), 'value 0.5 does not fit int64, the dtype of the component 0')])
 def test_padding_that_does_not_fit_is_refused(settings, message):
   with pytest.raises(UsageError, match=message):
     take(towers.padded(of_elements(None), **settings), mode='split', num_towers=2, num_steps=1)

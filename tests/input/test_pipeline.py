@@ -69,8 +69,7 @@ def test_gathering_a_batch_wakes_no_other_threads(mode, is_gathered):
 @pytest.mark.parametrize('more', [
     dict(parse_example=lambda number: number),
     dict(read=lambda elements, *arrays, epoch, parallel_calls: elements),
-    dict(takes_epoch=True, parse_batch=lambda numbers, rows, _, epoch: tf.gather(rows, numbers))
-])
+    dict(takes_epoch=True, parse_batch=lambda numbers, rows, _, epoch: tf.gather(rows, numbers))])
 def test_what_does_more_than_gather_is_parsed_by_threads(more):
   plan = towers.build_plan(num_examples=16, batch_size=8, num_towers=2)
   with tf.Graph().as_default() as graph:

@@ -80,8 +80,7 @@ def test_eight_over_three():
     (dict(num_examples=9, batch_size=8, num_towers=1, last_batch='cut'),
      ['cut', 'pad, drop, carry']),
     (dict(num_examples=50, batch_size=8, num_towers=2, num_workers=2, accumulate=4),
-     ['2 examples', '4 towers of 2 workers', 'at least 16']),
-])
+     ['2 examples', '4 towers of 2 workers', 'at least 16'])])
 def test_impossible_sizes_are_named(settings, numbers):
   with pytest.raises(UsageError) as error:
     build_plan(**settings)

@@ -111,8 +111,7 @@ KINDS = {
     'records': record_examples,
     'elements': small.element_examples,
     'data set': counted_examples,
-    'buffered': functools.partial(small.element_examples, shuffle_buffer=5),
-}
+    'buffered': functools.partial(small.element_examples, shuffle_buffer=5)}
 BY_INDEX = ('indices', 'bucketed', 'rows', 'records')
 # 53 examples in batches of 16: four steps, the last of 5 examples, fewer than most have towers.
 NUM, BATCH, STEPS = 53, 16, 4

@@ -35,21 +35,18 @@ PUBLISHED = {
     'nasnet_cifar': ((8, 8, 3), 10, 3328234, 37056),
     'nasnet_cifar_large': ((8, 8, 3), 10, 84714850, 194544),
     'nasnet_mobile': ((32, 32, 3), 1000, 5326716 - 36738, 36738),
-    'nasnet_large': ((32, 32, 3), 1000, 84720150 + 4033 * 1000, 84916818 - 84720150),
-}
+    'nasnet_large': ((32, 32, 3), 1000, 84720150 + 4033 * 1000, 84916818 - 84720150)}
 # Multiply-adds of an image of this size in inference, in billions: torchvision's table of weights,
 # and Zoph et al. 2018, tables 2 and 3.
 BILLIONS = {
     'alexnet': (224, 0.71), 'vgg16': (224, 15.47), 'vgg19': (224, 19.63), 'resnet50': (224, 4.09),
     'resnet101': (224, 7.80), 'resnet152': (224, 11.51), 'nasnet_mobile': (224, 0.564),
-    'nasnet_large': (331, 23.8),
-}
+    'nasnet_large': (331, 23.8)}
 # What is trained is smaller than what is counted: the dense layers above convolutions for a small
 # image, or, of NASNets, one normal cell a stage.
 SMALLER = {
     'alexnet': ((63, 63, 3), 10), 'vgg16': ((32, 32, 3), 10), 'nasnet_cifar': ((8, 8, 3), 10),
-    'nasnet_mobile': ((32, 32, 3), 10)
-}
+    'nasnet_mobile': ((32, 32, 3), 10)}
 # These differ in the numbers of their blocks alone from one that is trained, and are counted.
 COUNTED = ('vgg19', 'resnet32', 'resnet56', 'resnet110', 'resnet101', 'resnet152',
     'nasnet_cifar_large', 'nasnet_large')

@@ -71,8 +71,7 @@ def text_of(cluster, **task):
     (text_of(dict(worker=TWO), type='worker', index=2),
      'worker 2, but names 2 of them: give an index from 0 to 1'),
     (text_of(dict(worker=TWO), type='worker', index=-1), 'worker -1'),
-    (text_of(dict(worker=TWO), type='chief', index=0), 'chief 0, but names 0 of them: choose one'),
-])
+    (text_of(dict(worker=TWO), type='chief', index=0), 'chief 0, but names 0 of them: choose one')])
 def test_mistakes_are_named_with_an_example(text, words):
   with pytest.raises(UsageError) as caught:
     read_cluster({'TF_CONFIG': text})

@@ -29,8 +29,7 @@ CASES = {
                      batch_norm='sync', average_weights=0.999),
     'resnet50': dict(model='resnet50', num_gpus=2, precision='mixed'),
     'nasnet': dict(model='nasnet_cifar', num_gpus=2),
-    'tower': dict(model='convnet', num_gpus=2, validation='tower', variables='host'),
-}
+    'tower': dict(model='convnet', num_gpus=2, validation='tower', variables='host')}
 NIGHTLY = ('resnet20', 'resnet50', 'nasnet')
 
 

@@ -43,8 +43,7 @@ CASES = {
         model=embedded, batch_norm='sync', batch_size=12, accumulate=3, clip_norm=0.3,
         train=small.random_examples(24)),
     'batch norm, mean': dict(model=test_batch_norm.model, batch_norm='mean', mode='next'),
-    'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2),
-}
+    'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2)}
 
 
 def take_steps(placement, **settings):

@@ -88,8 +88,7 @@ WAYS = {
         keras.layers.Dense(4, activation='tanh', weights=weights()[:2]),
         keras.layers.Dense(small.NUM_CLASSES, activation='softmax', weights=weights()[2:])]),
     'another': lambda files: loaded(make_layers, lambda layers: layers.set_weights(
-        WAYS['h5'](files).get_weights())),
-}
+        WAYS['h5'](files).get_weights()))}
 if not IS_1:
   WAYS['saved'] = lambda files: keras.models.load_model(str(files / 'saved'), compile=False)
 

@@ -38,8 +38,7 @@ def test_towers_and_their_average_must_be_of_as_many_micro_batches():
 @pytest.mark.parametrize('settings, words', [
     (dict(batch_size=12, accumulate=5), 'accumulate=5 micro-batches of equal size'),
     (dict(batch_size=12, accumulate=6, num_towers=3),
-        'leaves 2 examples in each for 3 towers.*at least 18'),
-])
+        'leaves 2 examples in each for 3 towers.*at least 18')])
 def test_batches_that_cannot_be_cut_are_refused(settings, words):
   with pytest.raises(UsageError, match=words):
     towers.build_plan(**dict(dict(num_examples=100, num_towers=2), **settings))

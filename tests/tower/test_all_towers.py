@@ -58,8 +58,7 @@ def test_several_losses_are_the_sum_of_their_means():
     (lambda b: tf.map_fn(lambda x: all_sum(tf.reduce_sum(x)), b[0]), 'within a loop'),
     # As an Estimator takes them; this pair is a value and an op.
     (lambda b: (b[0][:, 0], {'mean': tf.metrics.mean(b[0])}),
-     'The metric mean is a tuple: return one value per example'),
-])
+     'The metric mean is a tuple: return one value per example')])
 def test_what_cannot_be_joined_is_refused(make, message):
   def model(batch, is_training):
     WEIGHT[:] = [tf.convert_to_tensor(tf.get_variable('weight', []))]

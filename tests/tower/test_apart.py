@@ -173,8 +173,7 @@ def explicit(losses_of):
 @pytest.mark.parametrize('losses_of', [
     lambda losses: tf.losses.get_total_loss() if own_scope() == 'tower_0/' else losses,
     lambda losses: losses + tf.losses.get_regularization_loss(), lambda losses: tf.reduce_mean(
-        losses) + tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))
-])
+        losses) + tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))])
 @pytest.mark.parametrize('make, name', [(regularized, 'that of hidden/biases'), (explicit,
     'tower_0/decay')])
 def test_a_loss_that_holds_penalties_is_refused(make, name, losses_of, num_towers):

@@ -16,8 +16,7 @@ OUTSIDE = {
     'placeholder': lambda name: tf.placeholder_with_default(1.3, [], name=name),
     'logical_not': lambda name: tf.logical_not(
         tf.placeholder_with_default(False, [], 'is_validating'), name=name),
-    'op': lambda name: tf.identity(1.1, name=name + '/x'),
-}
+    'op': lambda name: tf.identity(1.1, name=name + '/x')}
 
 
 def add_layer(kind, name, x, outside):
@@ -68,8 +67,7 @@ COLLISIONS = {
         [('constant', 'x'), ('placeholder', 'hidden')],
         [('tanh', 'x'), ('after', 'hidden'), ('after', 'x')], 'host'),
     'a scope called as a tower': (
-        [('op', 'tower_1'), ('constant', 'x')], [('noise', 'x'), ('outer', 'tower_1')], 'host'),
-}
+        [('op', 'tower_1'), ('constant', 'x')], [('noise', 'x'), ('outer', 'tower_1')], 'host')}
 
 
 def build(tower_build, outside, layers, variables):

@@ -68,8 +68,7 @@ DRAWS = {
     'map_fn': lambda h: tf.map_fn(dropout(0.5), h),
     'map_fn of the input': lambda h: h * tf.map_fn(
         lambda row: tf.random.uniform([5]) + row[0], tf.get_collection('rows')[-1]),
-    'map_fn of a loop': lambda h: tf.map_fn(turns(2, dropout(0.2)), h),
-}
+    'map_fn of a loop': lambda h: tf.map_fn(turns(2, dropout(0.2)), h)}
 # What a commit tries at once, each kind by itself at night.
 TOGETHER = ('keras', 'integers', 'noise on weights', 'branch', 'several rows', 'loop in a loop',
             'dynamic_rnn', 'random crop', 'map_fn of a loop')

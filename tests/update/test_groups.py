@@ -21,15 +21,13 @@ SETTINGS = {
                                   'logits/': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}),
     'all': dict(optimizer={'hidden/': tf.train.AdamOptimizer,
                           'logits/weights': tf.train.AdagradOptimizer}, frozen=['logits/biases'],
-                rate_factors={'hidden/biases': 0.5}),
-}
+                rate_factors={'hidden/biases': 0.5})}
 # What a hand-written program does in each: variables, optimizer, factor of the rate.
 BY_HAND = {
     'optimizers': [(['hidden/weights', 'hidden/biases'], 'adam', 1),
                    (['logits/weights', 'logits/biases'], 'momentum', 1)],
     'all': [(['hidden/weights'], 'adam', 1), (['hidden/biases'], 'adam', 0.5),
-            (['logits/weights'], 'adagrad', 1)],
-}
+            (['logits/weights'], 'adagrad', 1)]}
 MAKE = {'adam': tf.train.AdamOptimizer, 'adagrad': tf.train.AdagradOptimizer,
         'momentum': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}
 RATE = 0.05
@@ -146,8 +144,7 @@ def sgd(rate):
     (dict(optimizer=sgd, rate_factors={'hidden': -1.0}), 'rate_factors has -1.0 for hidden'),
     (dict(optimizer=tf.train.GradientDescentOptimizer(0.1), learning_rate=None,
           rate_factors={'logits': 2.0}), 'rate_factors has 2 for logits/weights, whose optimizer'),
-    (dict(optimizer=towers.Every(0, sgd)), 'towers.Every got 0 steps: give a whole number'),
-])
+    (dict(optimizer=towers.Every(0, sgd)), 'towers.Every got 0 steps: give a whole number')])
 def test_mistakes_name_the_variable(settings, message):
   with pytest.raises(UsageError, match=message):
     build(1, **settings)

@@ -16,8 +16,7 @@ OPTIMIZERS = {
     'adagrad': lambda: tf.train.AdagradOptimizer(0.1),
     'rmsprop': lambda: tf.train.RMSPropOptimizer(0.1, centered=True),
     'ftrl': lambda: tf.train.FtrlOptimizer(0.1),
-    'adadelta': lambda: tf.train.AdadeltaOptimizer(0.1),
-}
+    'adadelta': lambda: tf.train.AdadeltaOptimizer(0.1)}
 
 
 def train(name, at_once):

@@ -38,8 +38,7 @@ def test_segments_and_padding_before_the_frame_are_passed_over():
     (b'', 'is empty'), (b'\xff', 'neither'), (b'\xff\xd8', 'ends within'), (
         b'\xff\xd8\xff\xe0\x00\x00', 'ends within'),
     (b'\xff\xd8abcdef', 'ends within'), (b'BM' + bytes(50), 'BMP'), (b'RIFF' + bytes(50), 'WebP'),
-    (b'\x89PNG\r\n\x1a\n' + bytes(30), 'without its header'),
-])
+    (b'\x89PNG\r\n\x1a\n' + bytes(30), 'without its header')])
 def test_other_bytes_are_told_apart(content, words):
   with pytest.raises(ValueError, match=words):
     read_image_header(content)

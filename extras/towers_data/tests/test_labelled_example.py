@@ -52,8 +52,7 @@ def test_other_bytes_are_refused(content):
     b'\x0a\x03\x12\x05a' +
     b'\x12\x03bcd',  # A field that ends behind its message, though within the Example.
     # So does a number: the last of a list, which ends after 0x80.
-    b'\x0a\x0c\x0a\x0a\x0a\x01n\x12\x05\x1a\x03\x0a\x01\x80' + b'\x12\x01a',
-])
+    b'\x0a\x0c\x0a\x0a\x0a\x01n\x12\x05\x1a\x03\x0a\x01\x80' + b'\x12\x01a'])
 def test_nothing_reaches_beyond_the_message_that_it_stands_in(content):
   with pytest.raises(ValueError, match='ends'):
     decode_example(content)

@@ -92,8 +92,7 @@ def test_wrong_labels_are_named_or_left_out(tmp_path):
     (np.zeros([9, 4, 4], np.int64), np.arange(9), 'int64.*astype'),
     (np.zeros([9, 4, 4], np.uint8), np.zeros([9, 2], int), 'swapped'),
     (np.zeros([9, 4, 4], np.uint8), np.zeros([9]), 'swapped'),
-    (np.zeros([9, 4, 4], np.uint8), np.arange(8), '6 images.*5 labels'),
-])
+    (np.zeros([9, 4, 4], np.uint8), np.arange(8), '6 images.*5 labels')])
 def test_what_does_not_belong_together_is_refused(tmp_path, images, labels, words):
   write(tmp_path, images, labels)
   with pytest.raises(UsageError, match=words):

@@ -46,8 +46,7 @@ def test_the_largest_draws_reach_the_last_row_and_column_and_none_beyond():
     ((32, 32), 32, [0, 0, 32, 32]),          # Just right: nothing is cut off.
     ((240, 300), 224, [8, 38, 224, 224]),    # No smaller than what is asked for.
     ((20, 10), 224, [5, 0, 10, 10]),
-    ((1, 1), 8, [0, 0, 1, 1]),
-])
+    ((1, 1), 8, [0, 0, 1, 1])])
 def test_the_central_window(size, image_size, expected):
   with tf.Graph().as_default(), tf.Session() as session:
     assert session.run(choose_central_windows(tf.constant([size, size]),

@@ -411,8 +411,7 @@ HOSTS = ['--port=2222', 'a', 'b']
     ('tf_config.py', ['--index=-1', *HOSTS], 'index=-1, but there are 2 hosts'),
     ('tf_config.py', ['--index=0', '--port=0', 'a'], 'port=0 is not a port'),
     ('tf_config.py', ['--index=0', *HOSTS, 'a'], 'a is twice among the hosts'),
-    ('tf_config.py', ['--index=0', '--port=2222'], 'HOST'),
-])
+    ('tf_config.py', ['--index=0', '--port=2222'], 'HOST')])
 def test_mistakes_are_one_line_and_exit_code_2(program, flags, message, monkeypatch, capfd):
   monkeypatch.chdir(ROOT)
   monkeypatch.delenv('TF_CONFIG', raising=False)

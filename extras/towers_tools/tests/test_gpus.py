@@ -59,8 +59,7 @@ def test_an_older_driver_is_queried_again_without_the_field_it_lacks():
     ('', 'note', ['lists none']),
     (BROKEN, 'FAULT', ['couldn\'t communicate', 'install a driver']),
     (subprocess.TimeoutExpired('nvidia-smi', 30), 'FAULT', ['does not answer', 'restart']),
-    (PermissionError(13, 'Permission denied'), 'FAULT', ['Permission denied']),
-])
+    (PermissionError(13, 'Permission denied'), 'FAULT', ['Permission denied'])])
 def test_problems_of_nvidia_smi_are_findings(answer, kind, words):
   gpus, [finding] = find_gpus(smi(answer))
   assert gpus == [] and finding.kind == kind

@@ -39,8 +39,7 @@ PROGRAMS = {
     'switch': dict(validates=True),
     'tower': dict(validation_tower=True),
     'accumulated': dict(accumulate=2),
-    'clones with copies': dict(placement='replicated', tower_build='clone', batch_size=9),
-}
+    'clones with copies': dict(placement='replicated', tower_build='clone', batch_size=9)}
 
 
 BUILT = small.covering_grid(small.MODES, small.DEPTHS, sorted(PROGRAMS))

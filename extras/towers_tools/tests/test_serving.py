@@ -52,8 +52,7 @@ STRUCTURES = {
             dict(zip(('x', 'ids'), [tf.gather(array, indices) for array in arrays])),
             tf.gather(arrays[2], indices))),
                lambda batch: (batch[0]['x'], batch[0]['ids'], batch[1]),
-               lambda features: net(features['x'], features['ids']), dict(x=X, ids=IDS)),
-}
+               lambda features: net(features['x'], features['ids']), dict(x=X, ids=IDS))}
 
 
 def train(structure, folder, **settings):
@@ -217,8 +216,7 @@ def test_a_model_without_a_prediction_is_refused_before_it_trains(folder, capsys
     ('dict', lambda x, user: x, 'takes user, and a batch is a dict with '),
     ('one', lambda x: tf.reduce_sum(x), r'returns output of shape \[\]'),
     ('one', lambda x: {'x': object()}, 'as x: return a tensor'),
-    ('one', lambda x: tf.constant([1.0]), r'depends on none of its inputs \(x\)'),
-])
+    ('one', lambda x: tf.constant([1.0]), r'depends on none of its inputs \(x\)')])
 def test_functions_that_do_not_fit_are_refused_by_name(structure, predict, message):
   examples = STRUCTURES[structure][0](23)
   with tf.Graph().as_default(), pytest.raises(UsageError, match=message):

@@ -11,8 +11,7 @@ from towers_data.make_sample import write_idx
 
 _NAMES = {
     'train-images': 'train-images-idx3-ubyte', 'train-labels': 'train-labels-idx1-ubyte',
-    't10k-images': 't10k-images-idx3-ubyte', 't10k-labels': 't10k-labels-idx1-ubyte',
-}
+    't10k-images': 't10k-images-idx3-ubyte', 't10k-labels': 't10k-labels-idx1-ubyte'}
 
 
 def _arrays():
@@ -106,8 +105,7 @@ def test_a_folder_that_is_none(tmp_path):
     ('train-images', lambda images: images[:, 0], ['uint8', '[20, 4]', '[n, height, width]']),
     ('train-images', lambda images: images.astype(np.int16), ['int16', 'uint8 images']),
     ('t10k-labels', lambda labels: labels[:, np.newaxis], ['[10, 1]', 'uint8 labels [n]']),
-    ('t10k-labels', lambda labels: labels.astype(np.float32), ['float32', 'uint8 labels [n]']),
-])
+    ('t10k-labels', lambda labels: labels.astype(np.float32), ['float32', 'uint8 labels [n]'])])
 def test_files_that_do_not_belong_together(tmp_path, role, change, words):
   arrays = _arrays()
   arrays[role] = change(arrays[role])

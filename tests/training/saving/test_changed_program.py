@@ -35,8 +35,7 @@ CHANGES = {
                      {'head_bias', 'head_bias/Adam', 'head_bias/Adam_1',
                       'head_bias/ExponentialMovingAverage'}),
     'wider': ({}, dict(width=9), {name + slot for name in ('body', 'head')
-                                  for slot in ('', '/Adam', '/Adam_1')}),
-}
+                                  for slot in ('', '/Adam', '/Adam_1')})}
 
 
 @pytest.mark.nightly(but=['averages too', 'unfrozen'])

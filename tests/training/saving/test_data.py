@@ -19,8 +19,7 @@ OTHERS = {
     'more': (ROWS, LABELS, '71 examples, where this run has 96'),
     'fewer': (ROWS[:40], LABELS[:40], '71 examples, where this run has 40'),
     'permuted': (ROWS[:71], LABELS[70::-1], 'as many examples, 71, of other content in array 2 of'),
-    'fold': (ROWS[25:], LABELS[25:], 'as many examples, 71, of other content in array 1, 2 of 2'),
-}
+    'fold': (ROWS[25:], LABELS[25:], 'as many examples, 71, of other content in array 1, 2 of 2')}
 BEFORE, STEP, AFTER = 7, 7, 12  # In the second epoch of 71 examples.
 
 

@@ -27,8 +27,7 @@ KINDS = {
     'complex': (dict(shape=[2], dtype=tf.complex64), np.array([1j, -2], 'F')),
     'scalar': (dict(shape=[]), np.float32(3)),
     'empty': (dict(shape=[0, 3]), np.zeros([0, 3], 'f')),
-    'ref': (dict(shape=[2], use_resource=False), np.array([3, 4], 'f')),
-}
+    'ref': (dict(shape=[2], use_resource=False), np.array([3, 4], 'f'))}
 
 
 def program(kind, n, **changed):

@@ -63,8 +63,7 @@ def test_a_value_that_a_setting_cannot_have_is_refused_by_name(name):
     (dict(validate_every='60seconds'), ['validate_every=60seconds', 'steps or epochs']),
     (dict(checkpoint_every='0seconds'), ['checkpoint_every=0seconds', '600seconds']),
     (dict(on_nan='rollback'), ['on_nan=rollback', 'checkpoint_dir']),
-    (dict(early_stopping=3, validation='none'), ['early_stopping=3', 'validation']),
-])
+    (dict(early_stopping=3, validation='none'), ['early_stopping=3', 'validation'])])
 def test_wrong_settings_are_named_with_their_fix(settings, words):
   with pytest.raises(UsageError) as error:
     Config(**settings)

@@ -24,8 +24,7 @@ from towers.training.settings.flags import parse_flags
     ('--learning_rate=1:2', '--learning_rate=1:2: it must be a finite number, such as 0.1.'),
     ('--epochs=two', '--epochs=two: it must be a finite number, such as 0.1.'),
     ('--shuffle=maybe', 'shuffle=maybe: it must be true or false.'),
-    ('--batch_size', 'Missing value for flag --batch_size'),
-])
+    ('--batch_size', 'Missing value for flag --batch_size')])
 def test_mistakes_name_the_flag_that_was_meant_or_the_value_it_takes(typed, message):
   with pytest.raises(UsageError) as caught:
     parse_flags(['dir/my_train.py', typed])

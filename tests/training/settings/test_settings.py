@@ -47,8 +47,7 @@ def test_no_setting_is_said_twice():
      '--input_mode=all: choose one of split, next, shard'),
     (dict(num_towers=1, validation_tower=True), ['--num_gpus=1', '--validation=tower'],
      'validation_tower=True takes one tower for itself, and num_towers=1 leaves none',
-     '--validation=tower takes one tower for itself, and --num_gpus=1 leaves none'),
-])
+     '--validation=tower takes one tower for itself, and --num_gpus=1 leaves none')])
 def test_a_message_names_arguments_in_python_and_flags_in_a_shell(
     settings, flags, in_python, in_flags, capsys):
   with pytest.raises(towers.UsageError) as caught:

@@ -88,8 +88,7 @@ def test_other_jobs_take_them_too(job, text, folder):
     (['--data=missing.py:load'], 'there is no file missing.py'),
     (['--data=nets:model'], 'is called with (): give its parameters defaults'),
     (['--data=nets:load_nothing'], 'return towers.Examples'),
-    (['--data=nets:load_one'], 'model=convnet must know the number of classes'),
-])
+    (['--data=nets:load_one'], 'model=convnet must know the number of classes')])
 def test_functions_that_do_not_fit_are_refused_by_name(arguments, message, folder):
   done = run(folder, '-m', 'towers', *QUICK, *arguments)
   assert done.returncode == 2 and message in done.stderr and 'Traceback' not in done.stderr
@@ -105,8 +104,7 @@ def test_a_script_has_its_own_model_and_names_unknown_flags(folder):
 @pytest.mark.parametrize('settings, message', [
     (dict(data='nets:load', augment='cifar'), 'augment=cifar has no effect on data=nets:load'),
     (dict(model='nets:model', data_format='NCHW'), 'data_format=NCHW has no effect'),
-    (dict(model='nets'), 'or write module:function for your own'),
-])
+    (dict(model='nets'), 'or write module:function for your own')])
 def test_flags_without_effect_are_refused(settings, message):
   with pytest.raises(UsageError, match=message):
     Config(**settings)

@@ -37,8 +37,7 @@ print(sum('Xla' in node.op for graph in metadata.partition_graphs for node in gr
     # What the user set wins.
     ('auto', '--tf_xla_auto_jit=2', '--tf_xla_auto_jit=2'),
     ('on', '--tf_xla_auto_jit=1', '--tf_xla_auto_jit=1'),
-    ('off', '--tf_xla_auto_jit=1', '--tf_xla_auto_jit=1'),
-])
+    ('off', '--tf_xla_auto_jit=1', '--tf_xla_auto_jit=1')])
 def test_the_environment_says_what_was_asked_for(kind, given, expected):
   environ = {} if given is None else {'TF_XLA_FLAGS': given}
   set_xla(kind, environ)
