@@ -265,7 +265,7 @@ PROGRAMS: Dict[str, Gallery] = {
         'TensorFlow', TF1),
     'resnet_v2_batch_norm': Gallery(
         lambda: resnet_v2(frozen=False), lambda: images(16), 'slim resnet_v2', 'TensorFlow', TF1,
-        cause='FusedBatchNorm'),
+        cause='Batch normalisation takes the moments'),
     'sonnet': Gallery(
         lambda: sonnet_net(outside=False), lambda: images(8), 'Sonnet 1 Conv2D and MLP',
         'dm-sonnet 1.36', TF1),
@@ -278,7 +278,7 @@ PROGRAMS: Dict[str, Gallery] = {
     'keras_lstm': Gallery(keras_lstm, sentences, 'Keras LSTM', 'TensorFlow'),
     'mobilenet_v2': Gallery(
         mobilenet_v2, lambda: images(32), 'Keras MobileNetV2', 'TensorFlow',
-        cause='FusedBatchNorm'),
+        cause='Batch normalisation takes the moments'),
     'cifar10': Gallery(cifar10, lambda: images(24), 'net of the cifar10 tutorial', 'written out',
                        changed='2'),
     'feature_columns': Gallery(feature_columns, table, 'wide and deep by tf.feature_column',
