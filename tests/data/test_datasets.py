@@ -96,6 +96,9 @@ def test_a_count_is_told_and_kept(tmp_path, capsys):
     assert towers.from_dataset(of_unknown_size(5), count_file=kept, name='mine').num_examples == 5
     told = capsys.readouterr().err
     assert ('mine: counted 5 examples in ' in told) == counts == bool(told)
+    assert 'or a count_file' not in told
+  towers.from_dataset(of_unknown_size(5))
+  assert 'num_examples=5 or a count_file spares' in capsys.readouterr().err
   # A count of another data set fails when that is read.
   stale = towers.from_dataset(of_unknown_size(6), count_file=kept, name='mine')
   with pytest.raises(tf.errors.OpError, match='has more elements.*count_file'):

@@ -148,8 +148,10 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path):
   refuse('letters, digits', name='my split')
   refuse('on_bad_record', on_bad_record='ignore')
   refuse('gs://', 'gs://bucket/train')
-  refuse('record 0 at byte 0: parse fails.*x', parse=lambda record: tf.io.parse_single_example(
-      record, {'x': tf.io.FixedLenFeature([], tf.int64)}))
+  # Nothing shows that the record is damaged: the advice is not to remove it.
+  refuse('record 0 at byte 0: parse fails.*x.*Correct the file or what reads it',
+         parse=lambda record: tf.io.parse_single_example(
+             record, {'x': tf.io.FixedLenFeature([], tf.int64)}))
   refuse('none of the first 4 records', on_bad_record='skip', parse=lambda record:
          tf.io.parse_single_example(record, {'x': tf.io.FixedLenFeature([], tf.int64)}))
   refuse("the component x is a SparseTensor.*to_dense", parse=lambda record:

@@ -63,7 +63,7 @@ class BadRecords:
     place = f'{path}: {what} at byte {offset}: {reason}'
     with self._lock:
       if self.policy == 'fail':
-        message = place + ('. Repair or remove it, or leave such records out with '
+        message = place + ('. Correct the file or what reads it, or leave such records out with '
                            'on_bad_record=skip.')
         if self.failure is None:
           self.failure = message

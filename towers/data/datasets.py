@@ -191,8 +191,9 @@ def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
       if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
         said = time.monotonic()
         write_line(f'{name}: counting the examples of the data set, {count:,} so far', sys.stderr)
-  write_line(f'{name}: counted {count:,} examples in {time.monotonic() - began:.1f} s; '
-             f'num_examples={count} or a count_file spares the next run this pass', sys.stderr)
+  hint = f'; num_examples={count} or a count_file spares the next run this pass'
+  write_line(f'{name}: counted {count:,} examples in {time.monotonic() - began:.1f} s'
+             f"{'' if count_file else hint}", sys.stderr)
   if count_file and count:
     try:
       write_sealed(count_file, {'num_examples': count})
