@@ -89,8 +89,7 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC',
   Raises:
     UsageError: an unknown name or data format.
   """
-  build = build_logits(name, num_classes=num_classes, data_format=data_format,
-                       drop_path=drop_path)
+  build = build_logits(name, num_classes=num_classes, data_format=data_format, drop_path=drop_path)
 
   def model(batch, is_training):
     from tensorflow_v1 import tf

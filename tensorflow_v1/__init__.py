@@ -10,12 +10,7 @@ from tensorflow_v1.load import StagingArea, load_keras, tf
 
 # isort: split
 from tensorflow_v1.call import Call
-from tensorflow_v1.collectives import (
-    SUMS_16_BITS,
-    all_reduce,
-    all_reduce_one_of,
-    broadcast,
-)
+from tensorflow_v1.collectives import SUMS_16_BITS, all_reduce, all_reduce_one_of, broadcast
 from tensorflow_v1.compiled_cache import count_compiled
 from tensorflow_v1.data_sets import (
     as_written,

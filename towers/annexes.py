@@ -48,8 +48,7 @@ ANNEXES = {
     'python -m towers.launch.tf_config': 'towers_launch.tf_config:main',
 }
 # In a clone; of an installed wheel there is no such folder.
-EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-                       'extras')
+EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'extras')
 
 
 def load(asked: str) -> Any:

@@ -105,8 +105,7 @@ def classify(build_logits: Callable[[Tensor, bool], Tensor]) -> Predict:
   """Returns what a classifier predicts, of its `build_logits(images, is_training)`."""
   def predict(images):
     logits = build_logits(images, False)
-    return {'logits': logits, 'probabilities': tf.nn.softmax(logits),
-            'class': tf.argmax(logits, 1)}
+    return {'logits': logits, 'probabilities': tf.nn.softmax(logits), 'class': tf.argmax(logits, 1)}
   return predict
 
 

@@ -18,13 +18,7 @@ from towers.base.collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
-from towers.input.feed import (
-  Feed,
-  build_batches,
-  build_feed,
-  build_switched_batches,
-  check_alike,
-)
+from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches, check_alike
 from towers.input.micro_batches import read_accumulate
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan

@@ -72,8 +72,7 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
         f'{_PINNED}.')
   if not tensorflow_is_there:
     wanted = 'tensorflow-gpu==1.14.0' if python == (3, 7) else 'tensorflow'
-    raise UsageError(
-        f'TensorFlow is not installed in {sys.prefix}: install {wanted}, {_PINNED}.')
+    raise UsageError(f'TensorFlow is not installed in {sys.prefix}: install {wanted}, {_PINNED}.')
 
   try:
     tempfile.gettempdir()  # The import asks for it too.

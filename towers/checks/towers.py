@@ -198,10 +198,8 @@ def _compare(one, noisy, several) -> List[Difference]:
   for kind, title in ((LOSS, ''), (GRADIENT, 'gradient of '), (END, '')):
     values = {key: [[step.get(key) for step in steps] for steps in (several, one, noisy)]
               for key in {**one[0], **several[0]} if key[0] == kind}
-    floats = [of_key for of_key in values.values()
-              if np.asarray(of_key[1][0]).dtype.kind == 'f']
-    expected, noise = ([value for of_key in floats for value in of_key[index]]
-                       for index in (1, 2))
+    floats = [of_key for of_key in values.values() if np.asarray(of_key[1][0]).dtype.kind == 'f']
+    expected, noise = ([value for of_key in floats for value in of_key[index]] for index in (1, 2))
     settings = dict(largest=max((find_norm(of_key[1]) for of_key in floats), default=0.0),
                     share=find_norm(noise, expected) / (find_norm(expected) or 1.0))
     rows += [compare(title + key[1], *of_key, **settings) for key, of_key in values.items()]

@@ -21,11 +21,7 @@ from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.datasets import from_dataset
 from towers.data.examples import DataSet, Examples
-from towers.data.folders.idx_folder import (
-  DEBIAN_FASHION_MNIST_DIR,
-  HOW_TO_GET,
-  load_idx_folder,
-)
+from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, HOW_TO_GET, load_idx_folder
 from towers.data.records import from_tfrecords
 from towers.data.synthetic import load_synthetic
 

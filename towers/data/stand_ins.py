@@ -65,8 +65,7 @@ def _map_with_stand_ins(chunk, function, stand_in, name):
   def map_alone(position, row):
     alone = tf.data.Dataset.from_tensors((position, row))
     substitute = alone.map(lambda position, row: (position, stand_in(*row)))
-    return map_what_can_be(alone).concatenate(substitute).take(1).map(
-        lambda _, element: element)
+    return map_what_can_be(alone).concatenate(substitute).take(1).map(lambda _, element: element)
 
   def refuse(_, row):
     # A chunk with fewer rows would move all that follow, silently.

@@ -170,7 +170,6 @@ def find_unseedable(op, is_stateless_fine=False):
   is_call = op.type in _CALLS or op.graph._is_function(op.type)
   for name, node in walk_called(op.graph, op.node_def) if is_call else ():
     is_stateless = node.op.startswith('Stateless') and node.op not in _CALLS
-    if (is_random(node) or _GENERATOR.match(node.op)
-        or (is_stateless and not is_stateless_fine)):
+    if (is_random(node) or _GENERATOR.match(node.op) or (is_stateless and not is_stateless_fine)):
       return f'{node.op} in the function {name}, which the op {op.name} calls'
   return ''

@@ -67,7 +67,6 @@ def build_gather(workers: Workers) -> Callable[[Session, bytes], List[bytes]]:
     numbers[first:ends[workers.rank + 1]] = np.frombuffer(own + bytes(-len(own) % 4), np.uint32)
     found = [add_up(session, piece) for piece in numbers.reshape(-1, _PIECE)]
     packed = np.concatenate(found).astype(np.uint32)
-    return [packed[first:last].tobytes()[:size]
-            for first, last, size in zip(ends, ends[1:], sizes)]
+    return [packed[first:last].tobytes()[:size] for first, last, size in zip(ends, ends[1:], sizes)]
 
   return gather

@@ -102,8 +102,7 @@ class RowSlots(NamedTuple):
     with tf.device(HOST):
       high, low = tf.unstack(tf.cast(found[:, -_INDEX_COLUMNS:], tf.int64), axis=1)
       indices = tf.where(self.is_whole, slots, high * _LOW + low - 1)
-      values = tf.reshape(found[:, :-_INDEX_COLUMNS],
-                          [-1] + self.variable.shape.as_list()[1:])
+      values = tf.reshape(found[:, :-_INDEX_COLUMNS], [-1] + self.variable.shape.as_list()[1:])
       return merge_rows(tf.IndexedSlices(values, tf.cast(indices, like.indices.dtype),
                                          like.dense_shape))
 

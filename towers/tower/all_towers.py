@@ -162,8 +162,7 @@ def _find_places(x, part):
 def _put_into_slots(x, part):
   """Returns the rows of a tower where those of all have a slot, with zeros for the others."""
   num_slots, row = part.batch.place.num_slots, x.shape.as_list()[1:]
-  slotted = tf.scatter_nd(part.slots[0][:, None], x, tf.stack(
-      [tf.cast(num_slots, tf.int64), *row]))
+  slotted = tf.scatter_nd(part.slots[0][:, None], x, tf.stack([tf.cast(num_slots, tf.int64), *row]))
   slotted.set_shape([num_slots if isinstance(num_slots, int) else None, *row])
   return slotted
 

@@ -70,8 +70,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   collector.collect_former()
   global_batch.check_numbers(batches, devices, store)
   check_choice('batch_norm', batch_norm, BATCH_NORMS)
-  whole = global_batch.join_batches(batches, accumulate=accumulate,
-                                    num_workers=workers.num_workers)
+  whole = global_batch.join_batches(batches, accumulate=accumulate, num_workers=workers.num_workers)
   cloner = Cloner(build, store, left_out=() if needs_all_moments(batch_norm, whole) else (
       BATCH_MOMENTS,))
   call = ModelCall(model, store, whole, begin_draws(store.seed), is_training, precision,

@@ -41,8 +41,7 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
   """
   num_ops = len(tf.get_default_graph().get_operations())
   with tf.name_scope('apply'):
-    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard,
-                       averages)
+    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard, averages)
     if reduced.replicas:
       step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
       follow_writes(step_ops - {variable.initializer for variable in tf.global_variables()})

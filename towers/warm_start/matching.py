@@ -92,8 +92,7 @@ def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str
         f'{format_lines([differ[name] for name in refused])}\n'
         f"Let these variables start anew, as reinit={refused[0].rsplit('/', 1)[0]}, or build "
         'the model that the file is of.')
-  source = {name: given for name, given in found.items()
-            if name not in differ and name not in anew}
+  source = {name: given for name, given in found.items() if name not in differ and name not in anew}
   if not source:
     raise UsageError(f'init_from={settings.path} starts no variable: the file has '
                      f'{shorten(tensors)}, and the program {shorten(variables)}. Map the names, as '

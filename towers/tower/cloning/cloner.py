@@ -51,8 +51,7 @@ class Cloner:
     is_worth = (self._build == 'clone' or self._build == 'auto' and (
         self._store.replicas or len(recording.on_device) >= _OPS_WORTH_CLONING))
     if static in later and is_worth:
-      made = self._attempt(Pattern, tower, recording, store=self._store,
-                           left_out=self._left_out)
+      made = self._attempt(Pattern, tower, recording, store=self._store, left_out=self._left_out)
       self._patterns.update({} if made is None else {static: made})
     return tower
 

@@ -47,8 +47,7 @@ class Passes:
     needed = find_needed([tensor.op for _, _, tensor in self.reads], within=forward)
     self.positions = {op: position for position, op in enumerate(sort(needed))}
     joined = {tensor.op for tensor in tf.get_collection(SUMS)}
-    self._is_pure = functools.lru_cache(maxsize=None)(
-        lambda op: op not in joined and _is_pure(op))
+    self._is_pure = functools.lru_cache(maxsize=None)(lambda op: op not in joined and _is_pure(op))
     self._sources: Dict[Tensor, Tensor] = {}
     self.activations = self._find_activations()
 

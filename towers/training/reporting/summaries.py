@@ -94,8 +94,7 @@ class Summaries(MetricWriter):
       if self._handle is None:
         self._handle = _open_new(self._path)
       if not self._size:
-        self._append(self._handle, tf.Event(file_version=_FILE_VERSION,
-                                            wall_time=event.wall_time))
+        self._append(self._handle, tf.Event(file_version=_FILE_VERSION, wall_time=event.wall_time))
       self._append(self._handle, event)
       self._is_failing = False
     except OSError as error:
