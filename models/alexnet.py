@@ -7,8 +7,7 @@
 The one-column form of Krizhevsky 2014 ("One weird trick for parallelizing convolutional neural
 networks", arXiv:1404.5997), with the numbers of channels that torchvision trains: 61,100,840
 weights with 1,000 classes. Its form for CIFAR without dense layers is that of
-github.com/bearpaw/pytorch-classification, which reports 2.47 million weights and an error of 22.78
-%.
+github.com/bearpaw/pytorch-classification, which reports 2.47 million weights and a 22.78 % error.
 
 Initial values and hyper-parameters of Krizhevsky et al. 2012 ("ImageNet Classification with Deep
 Convolutional Neural Networks"): weights normal with a deviation of 0.01, biases of the convolutions

@@ -105,8 +105,7 @@ class KerasModel:
     return _call(layers, self._preprocess(inputs), is_training=False)
 
   def _make_layers(self):
-    # Keras builds a functional model on placeholders; outside of the tower these ops are nobody's
-    # business.
+    # Keras builds a functional model on placeholders, which are no ops of the tower.
     with tf.name_scope(None):
       made = self._make()
     if not isinstance(made, load_keras().layers.Layer):

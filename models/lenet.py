@@ -1,6 +1,5 @@
-"""LeNet-5 in its modern form: ReLU, max pooling, softmax and dropout (LeCun et al. 1998,
-"Gradient-Based Learning Applied to Document Recognition"; there: tanh, trained subsampling and
-Gaussian connections).
+"""LeNet-5 with ReLU, max pooling, softmax and dropout (LeCun et al. 1998, "Gradient-Based Learning
+Applied to Document Recognition"; there: tanh, trained subsampling and Gaussian connections).
 
   conv 5x5x6 -> pool -> conv 5x5x16 (VALID) -> pool -> dense 120 -> dense 84 -> dropout -> logits
 """

@@ -7,8 +7,7 @@ arXiv:1707.07012).
 
 A cell takes what the last two cells gave, `h` and `p`, both brought to its size and number of
 channels. Each of its blocks adds up two operations on these or on earlier blocks, and the cell
-joins the channels of what no block has taken. The two cells are data below; a few lines carry them
-out.
+joins the channels of what no block has taken. The two cells are data below.
 
 Initial values and hyper-parameters of the authors' program (github.com/tensorflow/models,
 slim/nets/nasnet): variance 2 / fan_out, but for the logits by Glorot, since 2 / 10 for 10 classes
@@ -19,8 +18,7 @@ gradients clipped at 10, label smoothing 0.1, large also with paths dropped at a
 0.3. The auxiliary head, a second loss on a middle cell, is left out.
 
 Everything reads what a cell gives through a ReLU, so that it stands at the cell's end, once. Sums
-are `add_n`, whose gradient takes no op, where that of `+` takes seven to undo a broadcast that
-might have been.
+are `add_n`, whose gradient takes no op where that of `+` takes seven.
 """
 
 import functools
@@ -30,8 +28,7 @@ from tensorflow_v1 import tf
 
 from .layers import Layers, dense
 
-# What stands on both sides of a block's sum: (operation, size of its kernel, what it is applied
-# to).
+# Each side of a block's sum: (operation, size of its kernel, what it is applied to).
 _Operation = Tuple[str, int, str]
 
 
@@ -90,8 +87,7 @@ class _Variant(NamedTuple):
 
 _IMAGENET: Dict[str, Any] = dict(has_reducing_stem=True, dropout_rate=0.5, momentum=0.9997,
                                  epsilon=1e-3)
-# In the paper's notation, normal cells @ channels of the last stage's outputs: 6 @ 768, 4 @ 1056,
-# 6 @ 4032.
+# In the paper's notation, normal cells @ channels of the last outputs: 6 @ 768, 4 @ 1056, 6 @ 4032.
 _VARIANTS = {
     'cifar': _Variant(num_normal=6, channels=32, stem_channels=96),
     'cifar_large': _Variant(num_normal=6, channels=168, stem_channels=504),
@@ -126,8 +122,7 @@ def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path
     with tf.variable_scope(f'cell{number}'):
       return net.build_cell(cell, x, before, channels, drop_rate)
 
-  # `x` is what the last cell gave, `before` what the one before it gave; both have been through a
-  # ReLU.
+  # `x` is what the last cell gave, `before` the one before it, both through a ReLU.
   x = 2 * layers.normalize(images) - 1
   stride, padding = (2, 'VALID') if kind.has_reducing_stem else (1, 'SAME')
   before = x = tf.nn.relu(
@@ -188,8 +183,7 @@ class _Net(NamedTuple):
   def _fit(self, before, x, channels):
     """Returns `before`, the output of the cell before the last, in the size of `x`, of the last.
 
-    If it is larger, half of the channels come from pixels of even rows and columns, and half from
-    odd ones.
+    If it is larger, half of the channels come from even rows and columns, half from odd ones.
     """
     layers = self.layers
     if layers.count_pixels(before) == layers.count_pixels(x):

@@ -50,8 +50,7 @@ def build_logits(images, is_training, num_classes, *, depth=20, data_format='NHW
   return dense(layers.mean(x), num_classes, name='logits')
 
 
-# Sums are `add_n`: the gradient of `+` would take seven ops to undo a broadcast that might have
-# been.
+# Sums are `add_n`: the gradient of `+` would take seven ops to undo a broadcast.
 
 
 def _block(layers, x, channels, stride):

@@ -1,7 +1,6 @@
 """Staging areas: batches wait on their tower's device while the step before them computes.
 
-One `StagingArea` per tower and per split, so that a batch of one split is never taken for a batch
-of the other.
+One `StagingArea` per tower and per split, so that no batch is taken for one of the other split.
 
             step 7          step 8
   put   ──► batch 8         batch 9    a run of step s takes batch s out and puts batch s + depth in

@@ -13,8 +13,7 @@ class Call:
   """Runs `fetches` like `session.run`, None for an op, with everything prepared once.
 
   `Session.make_callable` resolves the fetches once, but TensorFlow still looks up their executor by
-  name in every run. Here it gets the executor's handle: a step of a linear model takes about a
-  tenth less.
+  name in every run. Here it gets the executor's handle, a tenth of a linear model's step.
   """
 
   def __init__(self, session: Session, fetches: Sequence[Any], *, by_caller: bool = False):

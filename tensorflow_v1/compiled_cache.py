@@ -62,8 +62,7 @@ def count_compiled() -> Optional[int]:
 
 
 def _find_processor(environ):
-  """Returns a number for the processor, the GPUs and the settings that programs are compiled for.
-  """
+  """Returns a number for the processor, GPUs and settings that programs are compiled for."""
   lines = [f'{name}={environ.get(name)}' for name in ('XLA_FLAGS', 'TF_CUDNN_DETERMINISTIC')]
   for path in ['/proc/cpuinfo', '/proc/driver/nvidia/version',
                *sorted(glob.glob('/proc/driver/nvidia/gpus/*/information'))]:

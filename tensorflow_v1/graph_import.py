@@ -19,8 +19,7 @@ def import_placed(graph_def: tf.GraphDef, *, name: str, input_map: Dict[str, Ten
                   return_elements: Sequence[str]) -> List[Any]:
   """Returns what `tf.import_graph_def` does, and keeps each node on the device that it names.
 
-  The caller's devices and colocations do not count. The nodes come from a graph and so have all
-  their attributes.
+  The caller's devices and colocations do not count. The nodes have all attributes of a graph's.
 
   It takes less than half of the time. Python skips missing attributes, the device of each op and,
   outside of control flow, control dependencies. On 1.14 it also skips a search for new ops among

@@ -113,8 +113,7 @@ if IS_1:
   os.environ.setdefault('TF_XLA_FLAGS', '--tf_xla_clustering_fuel=0')
 elif _tensorflow is not None:
   use_cache(os.environ, _tensorflow.version)
-# In TensorFlow 2.16 and later tf.keras is Keras 3, which builds no graphs. The package tf-keras is
-# Keras 2.
+# From TensorFlow 2.16 on tf.keras is Keras 3, which builds no graphs; tf-keras is Keras 2.
 if importlib.util.find_spec('tf_keras') is not None:
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 

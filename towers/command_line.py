@@ -1,7 +1,6 @@
 """Command line: from flags to one job, and from what goes wrong to an exit code.
 
-The jobs import TensorFlow after flags and files have been read, so that a mistake in them shows at
-once.
+The jobs import TensorFlow after flags and files have been read; mistakes in them show at once.
 """
 
 import dataclasses

@@ -187,8 +187,7 @@ class Session:
   def metrics(self) -> Dict[str, float]:
     """Returns the means of 'loss' and of each metric over the training steps since the last call.
 
-    They are over the examples of these steps, each with the weights before its update; {} without a
-    step.
+    Over the examples of these steps, each with the weights before its update; {} without a step.
     """
     metrics, mark = self.steps.metrics, self._mark
     self._mark = metrics.mark()

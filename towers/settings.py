@@ -274,8 +274,7 @@ def common_to_workers(settings: Mapping[str, Any]) -> Dict[str, Any]:
 def find_meant(typed: str, names: Sequence[str]) -> List[str]:
   """Returns the names that someone may have meant, at most three, the likeliest first.
 
-  Names of similar letters, those with the typed word in them, and those of these initials: `lr` is
-  learning_rate.
+  Names of similar letters, with the word in them, or of these initials: `lr` is learning_rate.
   """
   typed = typed.lower().replace('-', '_')
   bare = typed[len('no'):] if typed.startswith('no') else typed

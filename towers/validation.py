@@ -4,8 +4,7 @@ With the switch, the training towers measure while `is_validating` is fed True. 
 own, the last tower measures in the same run in which the others train, on a snapshot of all
 variables from the beginning of the pass over the validation split. So both ways measure the same
 weights on the same examples, with the same result. These weights are the averages, if there are any
-(see `towers.update.averages`); variables that are not trained, such as moving moments, are
-as they are.
+(see `towers.update.averages`); variables that are not trained are as they are.
 """
 
 import functools

@@ -45,8 +45,7 @@ def write(text: str, stream: Optional[Any] = None, *, waits: bool = False) -> No
 def _find_descriptor(stream):
   """Returns the file that a stream's text goes to; None for memory, or a closed stream.
 
-  A stream of another class may have one that its text does not go to: in a notebook, that of the
-  server's terminal.
+  A stream of another class may have one that its text does not go to: in a notebook, the server's.
   """
   if isinstance(stream, io.TextIOWrapper):
     with contextlib.suppress(OSError, ValueError):

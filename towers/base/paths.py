@@ -11,8 +11,7 @@ from typing import Union
 
 from towers.base.usage_error import UsageError
 
-# At least two letters, since C:\data and C:/data are drives, and one slash, since pathlib leaves no
-# more.
+# Two letters or more, since C:\data is a drive; one slash, since pathlib leaves no more.
 _SCHEME = re.compile(r'([A-Za-z][A-Za-z0-9+.-]+):/')
 _LOCAL_FILE = re.compile(r'file:(?://(?:localhost)?)?(/(?!/).*)', re.IGNORECASE | re.DOTALL)
 

@@ -66,8 +66,7 @@ def _end(before, kind, error, trace):
 
 
 class UsageError(ToldError, ValueError):
-  """A flag, file, shape or environment that cannot work; raised before anything expensive starts.
-  """
+  """A flag, file, shape or environment that cannot work; raised before anything expensive."""
 
   exit_code = 2
 

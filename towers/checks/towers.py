@@ -120,8 +120,7 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
 
 
 def _without_updates(model):
-  """Returns the model for validation, with an update that does nothing, so that no check misses
-  one."""
+  """Returns the model for validation, with an update that does nothing, so that none is missed."""
   def changed(batch, is_training):
     del is_training
     returned = model(batch, False)

@@ -4,8 +4,7 @@
   data_set = data.load('sample')              # or any name in data.DATA_SETS
   data_set.train, data_set.validation         # Examples: elements to shard, and how to parse them
 
-Nothing here imports TensorFlow before a graph is built, so a wrong flag or a damaged file fails at
-once.
+Nothing imports TensorFlow before a graph is built: wrong flags and damaged files fail at once.
 """
 
 import functools

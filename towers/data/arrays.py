@@ -17,8 +17,7 @@ import numpy as np
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
 
-# Of numbers: what both a numpy array and a tensor can hold, and tf.gather has kernels for on both
-# targets.
+# Of numbers: what an array and a tensor can hold, and tf.gather takes on both targets.
 DTYPES = (
     'bool', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32', 'int64', 'float16',
     'float32', 'float64', 'complex64', 'complex128')

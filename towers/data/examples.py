@@ -46,8 +46,7 @@ class Examples(NamedTuple):
     elements: None where the elements are the indices 0 … num_examples - 1, int64. Without random
       access, `elements(*arrays) -> tf.data.Dataset` of `num_examples` cheap elements, each time in
       the same order.
-    parse_example: `parse_example(*element) -> example`, mapped in parallel over single elements; or
-      None.
+    parse_example: `parse_example(*element) -> example`, mapped in parallel over elements; or None.
     parse_batch: `parse_batch(elements, *arrays) -> batch` of elements `[batch, ...]`, or None.
     arrays: fed once, when iterators are initialised, and shared by all towers: they are beyond the
       2 GB limit of a GraphDef. `elements`, `read` and `parse_batch` get them as tensors.
@@ -60,12 +59,10 @@ class Examples(NamedTuple):
     takes_epoch: parse_batch also takes `epoch=...`.
     is_gathered: a batch is nothing but rows of `arrays`, so that making one is worth no threads. Of
       no effect beside parse_example, read or takes_epoch.
-    padding: how batches of examples of unequal sizes are padded, see `padded`; None for examples of
-      one size.
+    padding: how batches of examples of unequal sizes are padded, see `padded`; None for one size.
     unequal: the same split where its examples need not have one shape, which `padded` takes; None
       if it is this one.
-    buckets: which examples share a batch, see `padded`; None for any. Only where the elements are
-      indices.
+    buckets: which examples share a batch, see `padded`; None for any. Only if elements are indices.
     num_bytes: of each example in its file, or of its rows of unequal length, `[num_examples]`; None
       where that is not known.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good

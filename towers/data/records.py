@@ -4,8 +4,7 @@
           ──► one by one: parse, your function from a record to an example
 
 Nothing but the index stays in memory. The first record is parsed at once, so that a function that
-does not fit the files fails before a graph is built, and unknown shapes become those of the first
-example.
+does not fit the files fails before a graph is built, and unknown shapes become its own.
 """
 
 import glob

@@ -88,8 +88,7 @@ def find_step_writes(of_towers: Iterable[Optional[Gradient]], update_ops: Iterab
     if write.op in in_towers:
       early.append(write)
     elif write.op in updating and write.op not in awaited:
-      # A loop that the loss waits for cannot wait for the loss, even where the loss does not need
-      # the write in it.
+      # A loop that the loss waits for cannot wait for the loss, even if this needs no write in it.
       (late if awaited.isdisjoint(write.entries) else early).append(write)
   return StepWrites(early, late)
 

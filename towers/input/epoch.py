@@ -55,8 +55,7 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
   Batches are of elements, or of examples where these are read or parsed one by one; with the epoch
   beside them where the split `takes_epoch`.
 
-  `seed` is that of the shuffling, None for the order of the elements; `parallel_calls` examples are
-  parsed at a time.
+  `seed` shuffles, None keeps the order of the elements; `parallel_calls` are parsed at a time.
   """
   def build_elements(epoch, first):
     if examples.elements is None:
@@ -158,8 +157,7 @@ def _take_places(elements, shard, place):
 def _missing_elements(elements, plan, name):
   """Returns a data set that follows the elements: an error if there are fewer than promised.
 
-  An epoch that ends early would put all modes and staging areas out of step, and take examples
-  twice, silently.
+  An epoch that ends early would put staging areas out of step, and take examples twice, silently.
   """
   def fail(_):
     message = (f'{name} promised num_examples={plan.num_examples}, but its elements ended before '

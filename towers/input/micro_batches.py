@@ -33,8 +33,7 @@ def find_more(plan: Plan) -> Optional[int]:
 def find_fitting(most: int, *, batch_size: int, num_towers: int) -> int:
   """Returns the fewest micro-batches of which no tower gets more than `most` examples.
 
-  If a tower gets more in any number of them, it is the largest number. Towers are those of all
-  workers.
+  If a tower always gets more, it is the largest number. Towers are those of all workers.
   """
   numbers = list(_find_numbers(batch_size, num_towers)) or [1]
   return next((number for number in numbers if -(-batch_size // number) <= most * num_towers),

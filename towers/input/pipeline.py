@@ -101,8 +101,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
                                                  tf.data.get_output_shapes(batches))
       get_nexts.append(functools.partial(get_next, iterator))
       # One after another: starting an iterator anew blocks a thread until its prefetching has
-      # stopped, which needs threads itself. Two at once hang on two cores (seen on TensorFlow
-      # 1.14).
+      # stopped, which needs threads itself. Two at once hang on two cores of 1.14.
       with tf.control_dependencies(initializers[-1:]):
         initializers.append(iterator.make_initializer(batches))
 

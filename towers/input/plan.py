@@ -1,8 +1,7 @@
 """The plan: which examples each step and each tower takes, in plain Python, before anything runs.
 
 The input pipeline, the staging areas, a resumed run and the progress bar must agree, so all of them
-count by the plan. It cuts an epoch in order into global batches, and a global batch over the
-towers:
+count by the plan. It cuts an epoch into global batches, and these over the towers:
 
   epoch          0 1 2 3 4 5 6 7 │ 8 9 10 11 12    13 examples, global batches of 8
   split, next    012 345 67      │ 89 1011 12      cut in parts of 3/3/2, then 2/2/1
@@ -19,9 +18,8 @@ epochs as if these were one.
 
   carry    0 1 2 3 4 5 6 7 │ 8 9 10 11 12 0' 1' 2' │ 3' 4' …
 
-Several workers, processes with towers of their own, share every global batch as the towers of
-`shard` do: place i of a batch goes to worker i modulo their number, and there to a tower by the
-input mode.
+Several workers, each with its towers, share every global batch as the towers of `shard` do: place i
+of a batch goes to worker i modulo their number, and there to a tower by the input mode.
 
 A *step* is one weight update, from one global batch. Where gradients accumulate, the global batch
 is cut into several *micro-batches*, each over all towers and in a session.run of its own; otherwise

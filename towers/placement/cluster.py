@@ -3,9 +3,8 @@
   TF_CONFIG='{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]},
               "task": {"type": "worker", "index": 1}}'
 
-The same command runs on every machine; only the task differs. A "chief" comes before the workers;
-without one, worker 0 is the chief. An "evaluator" measures checkpoints. Nothing here imports
-TensorFlow.
+Only the task differs by machine. A "chief" comes before the workers; without one, worker 0 is the
+chief. An "evaluator" measures checkpoints. Nothing here imports TensorFlow.
 """
 
 import json

@@ -218,8 +218,7 @@ def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
                        num_shapes: int) -> Tensor:
   """Returns the sum of all workers' tensors on the host, whose shape each step chooses of several.
 
-  There is a `shape_index` for each, an int32 scalar below `num_shapes`, the same in all workers. No
-  tensor is empty.
+  Each has a `shape_index`, an int32 scalar below `num_shapes`, the same in all. None is empty.
   """
   _check_dtype(value)
   value, group = _join_group(value, num_workers, 'sum of one of several', num_shapes)
@@ -239,8 +238,7 @@ def broadcast_value(value: Tensor, *, num_workers: int, is_source: bool) -> Tens
 
 
 def _join_group(value, num_workers, what, num_keys=1):
-  """Returns a value on the device where it is called, and its group of all workers and first key.
-  """
+  """Returns a value on the device of the call, and its group of all workers and first key."""
   keys = _make_keys(num_keys, what, value.shape, value.dtype, num_workers)
   value = tf.identity(value)
   return value, dict(group_size=num_workers, group_key=_VALUES + _code_of(value.device),

@@ -1,8 +1,7 @@
 """Counters: weight updates and training examples, for schedules, checkpoints and progress.
 
 `global_step` counts weight updates, `examples_seen` the examples in them. Schedules read
-`examples_seen`, so that an epoch's learning rate does not depend on the batch size or the number of
-towers.
+`examples_seen`, so that an epoch's learning rate depends on neither batch size nor towers.
 """
 
 from tensorflow_v1 import Variable, tf

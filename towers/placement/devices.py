@@ -29,8 +29,7 @@ _TOWERS_WITHOUT_GPU = 2
 _DEEP_OPS = 10000
 # malloc takes blocks from this size on from the system, and returns them.
 _LARGE_BYTES = 128 * 1024
-# TensorFlow reads it as no threads but the caller's, which it does by itself for graphs on one
-# device.
+# For TensorFlow the caller's thread alone, which it takes by itself for graphs on one device.
 _CALLERS_THREAD = -1
 # Feeds, which TensorFlow does not allocate, and numbers of axes, which vary in length by gradient.
 _NOT_KEPT = ('Placeholder', 'BroadcastGradientArgs')
@@ -222,11 +221,9 @@ def _turn_off_rewriter(config, is_deep):
 
 
 def _join_cluster(config, workers):
-  # A server outlives its sessions. Without this their variables, and iterators that fetch ahead,
-  # would live as long.
+  # A server outlives its sessions: else their variables and iterators would live as long.
   config.isolate_session_state = True
-  # A worker's session sees only its own devices: with others the first run would wait for their
-  # sessions.
+  # A worker's session sees its own devices alone, and waits for no session of others.
   config.device_filters.append(f'/job:worker/task:{workers.rank}')
   # The leader gives out groups and keys. On 1.14 collectives hang between servers without one.
   config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'

@@ -67,8 +67,7 @@ def pack(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def unpack(packed: Tensor, shapes: Sequence[tf.TensorShape]) -> List[Tensor]:
-  """Returns the tensors of these shapes that `pack` has joined, on the device where it is called.
-  """
+  """Returns the tensors of these shapes that `pack` has joined, on the device of the call."""
   if len(shapes) == 1:
     return [packed]
   axis = _find_axis(shapes)

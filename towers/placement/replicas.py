@@ -50,8 +50,7 @@ class Replicas(NamedTuple):
 def rounding_alike(is_needed: bool) -> Any:
   """Returns a context for ops whose bits must be the same on every tower and worker.
 
-  XLA does not compile these ops. It would round less often, and compile them together with other
-  ops of their tower.
+  XLA does not compile these ops: it would fuse them with others of their tower, and round less.
   """
   return tf.xla.experimental.jit_scope(compile_ops=False) if is_needed else contextlib.nullcontext()
 

@@ -170,8 +170,7 @@ def freeze_variables(patterns: Sequence[str]) -> None:
 def stand_in(
     store: VariableStore, instead: Dict[str, Variable],
 ) -> Tuple[Callable[..., Variable], Callable[..., Variable]]:
-  """Returns a custom getter and a creator that prefer `instead`, by name, to the store's variables.
-  """
+  """Returns a custom getter and a creator that prefer `instead`, by name, to the store's own."""
   def replace(variable):
     if not instead:
       return variable
@@ -208,8 +207,7 @@ def check_reads(store: VariableStore, instead: Dict[str, Variable], *, scope: st
 
 @contextlib.contextmanager
 def naming_missing(*, tower: int) -> Iterator[None]:
-  """Makes TensorFlow's error about a variable that tower 0 did not make a UsageError with the fix.
-  """
+  """Makes TensorFlow's error about a variable that tower 0 lacks a UsageError with the fix."""
   try:
     yield
   except ValueError as error:

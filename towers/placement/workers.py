@@ -29,8 +29,7 @@ ALONE = Workers()
 
 
 def sum_over_workers(value: Tensor, workers: Workers) -> Tensor:
-  """Returns the sum of all workers' tensors of one static shape, on the device where it is called.
-  """
+  """Returns the sum of all workers' tensors of one static shape, on the device of the call."""
   if workers.num_workers == 1:
     return value
   return sum_of_workers(value, num_workers=workers.num_workers)

@@ -79,8 +79,7 @@ def _list_devices(reduced):
 def _list_numbers(reduced):
   """Returns what a worker tells the others in a step, a float32 vector, and the variable of votes.
 
-  The numbers are the loss times the examples, the examples, the step, its square, the votes, and
-  the metrics.
+  These are the loss times the examples, the examples, the step, its square, votes and metrics.
   """
   with tf.device(HOST):
     count = tf.cast(reduced.num_examples, tf.float32)
@@ -120,8 +119,7 @@ def _sum(reduced, workers, sum_all, *, numbers=None, wire=None):
   """Returns `reduced` with the sums over all towers and workers, and the sum of `numbers`, if any.
 
   Between workers sparse gradients go as rows in slots: their values, which may be rounded, and
-  their indices. Those without a static shape go by themselves, and those of the only worker are on
-  every tower already.
+  their indices. Those without a static shape go alone; an only worker has them on each tower.
   """
   pairs, devices = [reduced.gradients, *reduced.replicas], _list_devices(reduced)
   is_alone = workers.num_workers == 1

@@ -6,8 +6,7 @@
 
 The numerator and its gradients come from towers and micro-batches as those of any loss do, the
 denominator beside them, and one division for each gradient makes the mean of a step. Workers share
-the denominator first: weights mostly follow from the batch alone, so that it is there before the
-gradients are.
+the denominator first: weights mostly follow from the batch alone, so that it is there before them.
 """
 
 from tensorflow_v1 import tf

@@ -41,9 +41,8 @@ PLACES = 'towers/places'
 class Part(NamedTuple):
   """A tower among those of all workers, as its model sees it.
 
-  `joins_norms` is whether batch normalisation is by sums of all towers.
-  Once rows were asked for, `slots` has where in the global batch those of the tower stand, and
-  `order` which slots of all towers are filled.
+  `joins_norms` is whether batch normalisation is by sums of all towers. Once rows were asked for,
+  `slots` has where in the global batch those of the tower stand, `order` the filled ones of all.
   """
   batch: Any
   num_towers: int

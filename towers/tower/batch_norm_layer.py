@@ -70,13 +70,11 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
   Args:
     x: float `[batch, height, width, channels]`, with 'NCHW' `[batch, channels, height, width]`, or
       `[batch, channels]`; `channels` is known.
-    is_training: a Python bool or a scalar bool tensor: the batch's own moments, or the moving
-      averages.
+    is_training: a bool or a scalar bool tensor: the batch's own moments, or the moving averages.
     name: the variable scope: makes `name/offset`, `name/scale`, `name/moving_mean` and
       `name/moving_variance`, each `[channels]`.
     momentum: the share of a moving average that a step keeps. The updates are in UPDATE_OPS. The
-      moving variance is that of the population, estimated from the batch (with n - 1), as in the
-      kernels.
+      moving variance is that of the population, from the batch (with n - 1).
     epsilon: added to the variance; at least 1.001e-5.
     scale: whether there is a scale; it is of no use before a ReLU and a layer with weights.
     data_format: 'NHWC' or 'NCHW'; not every device has kernels for both.

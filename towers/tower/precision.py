@@ -28,8 +28,7 @@ _BFLOAT16_SINCE = (8, 0)  # Ampere.
 class LossScale(NamedTuple):
   """The factor of the loss in the backward pass, a scalar float32 tensor on the host, and 1 by it.
 
-  Unless it is fixed, `variable` holds the value, and `good_steps` counts updates since its last
-  change.
+  Unless fixed, `variable` holds the value, and `good_steps` counts updates since it changed.
   """
   value: Tensor
   inverse: Tensor

@@ -48,8 +48,7 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
 
 
 def _check_trained(call):
-  """Refuses a model without weights, or with weights in half precision: these lose small updates.
-  """
+  """Refuses a model without weights, or with weights of 16 bits: these lose small updates."""
   trainable = tf.trainable_variables()
   if not trainable:
     raise UsageError('The model made no trainable variable: make them with tf.get_variable in '

@@ -31,8 +31,7 @@ NOT_VARIABLES = (ORDER_TENSOR, CARRY_TENSOR, DATA_TENSOR, AVERAGES_TENSOR)
 class Averages(NamedTuple):
   """The averages of all weights, `variables` by the names of their weights.
 
-  `exchange_op` exchanges them with the weights; the local bool variable `is_exchanged` says whether
-  they are.
+  `exchange_op` exchanges them with the weights; the local variable `is_exchanged` says if they are.
   """
   decay: float
   variables: Dict[str, Variable]

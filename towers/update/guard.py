@@ -5,8 +5,7 @@
 
 It sums the averaged gradients, once, not those of every tower: NaN and Inf survive a sum, so no
 tower can hide one. Only after such a step a diagnosis looks for their source, with the same batch:
-since the weights are unchanged, and random ops are tied to the step, it gets the same values (see
-`Diagnosis`).
+since the weights are unchanged, and random ops are tied to the step, it gets the same values.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
@@ -31,8 +30,7 @@ class Diagnosis(NamedTuple):
 
 
 def build_is_finite(reduced: ReducedGradients) -> Tensor:
-  """Returns a scalar bool on the host: whether the mean loss and all averaged gradients are finite.
-  """
+  """Returns a scalar bool on the host: whether mean loss and averaged gradients are finite."""
   with tf.name_scope('guard'):
     return build_all_finite([reduced.loss] + [gradient for gradient, _ in reduced.gradients])
 
@@ -61,8 +59,7 @@ def run_guarded(is_finite: Tensor, update: Callable[[], Sequence[Any]],
   """
   held = _hold(writes.early)
   # The side of a switch that is not taken is dead, and so are all ops that wait for it. tf.cond
-  # would add a switch for every gradient, variable and slot: thousands of ops for a deep net, and
-  # seconds to build them.
+  # would add a switch for every gradient, variable and slot: thousands of ops for a deep net.
   with tf.device(is_finite.device):
     no, yes = tf.raw_ops.Switch(data=is_finite, pred=is_finite)
     gate = tf.identity(yes, name='gate')

@@ -54,8 +54,7 @@ def read_idx(path: Any) -> np.ndarray:
     raise UsageError(f'{path}: its elements do not fit into the memory that this process may have; '
                      'see that it is the right file, or run where there is more.') from None
   except (EOFError, OSError, zlib.error) as error:
-    # Python 3.7 has no exception of its own for damaged gzip files; an error of the file system has
-    # an errno.
+    # Python 3.7 has no exception of damaged gzip files; one of the file system has an errno.
     if isinstance(error, OSError) and error.errno is not None:
       raise UsageError(f'{path}: cannot be read: {error.strerror}; check the path and its '
                        'permissions.') from error
@@ -75,8 +74,7 @@ def _read_array(stream: Any, path: str) -> np.ndarray:
   if len(elements) < num_bytes:
     raise UsageError(f'{path}: truncated, or its header is damaged: {claim}, and it holds '
                      f'{len(elements)}; download or copy it again.')
-  # One byte further, and not to the end: it reaches gzip's checksum, yet does not unpack without
-  # bound.
+  # One byte further, not to the end: it reaches gzip's checksum, yet does not unpack without bound.
   if stream.read(1):
     raise UsageError(f'{path}: trailing bytes: {claim}, and it holds more; download it again.')
   array = np.frombuffer(elements, dtype=dtype).reshape(shape)

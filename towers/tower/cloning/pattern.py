@@ -1,8 +1,7 @@
 """Clones: further towers copied from a built tower's graph, without another call of the model.
 
 Python builds an op of a deep model in a tenth of a millisecond; TensorFlow copies it in a tenth of
-that. A clone has the ops that the loss, the metrics and the gradients of its pattern need, in its
-own name scope:
+that. A clone has what loss, metrics and gradients of its pattern need, in its own name scope:
 
   tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model placed it
   batch of tower 0     ──►  batch of tower 3
@@ -168,8 +167,7 @@ def _tensors(batch):
 
 
 def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
-  """Returns the tensors of the tower's `own` ops that it has added to collections, by collection.
-  """
+  """Returns the tensors of the tower's `own` ops that are in collections, by collection."""
   graph = tf.get_default_graph()
   left_out = {getattr(tf.GraphKeys, name) for name in _NOT_CLONED}.union(left_out)
   collected: Dict[str, List[Any]] = {}

@@ -28,8 +28,7 @@ class PatternGraph:
                on_device: Set[str], replicated: Set[str]):
     """Adds nodes of a tower, in the order of the `whole` GraphDef, or constants in their place.
 
-    The model has not placed the ops `on_device`, and of the variables `replicated` later towers
-    have replicas.
+    The model has not placed ops `on_device`; of variables `replicated` later towers have replicas.
     """
     self._inside = {node.name for node in nodes}
     self._row_shapes = RowShapes(batch, nodes, whole)
@@ -60,8 +59,7 @@ class PatternGraph:
         self.beside_batch.append(added)
 
   def _add_known_shapes(self, node, is_placed):
-    """Adds what stands for a node of known shapes, or of the batch's rows; returns whether it does.
-    """
+    """Adds what stands for a node of known shapes, or of the batch's rows; returns if it does."""
     if node.op not in ('Shape', 'ShapeN') or any(name.startswith('^') for name in node.input):
       return False
     op = tf.get_default_graph().get_operation_by_name(node.name)

@@ -1,8 +1,7 @@
 """Recompute: activations that the backward pass computes again, segment by segment.
 
 The backward pass is built as ever. Then its ops read copies of the activations of a segment, made
-of the segment's own ops. The copies begin once the backward pass of the segment behind it has
-ended:
+of the segment's own ops. They begin once the backward pass of the segment behind it has ended:
 
   forward   x ──► a ──► b ──► c ──► d ──► loss         a, b and d are read, c is a cut
                               │
@@ -187,8 +186,7 @@ class _Copies:
 
   def delay(self, loss: Operation, roots: Sequence[Operation], backward: Set[Operation],
             recording: Recording) -> None:
-    """Makes the copies of each segment wait for the loss, and the backward pass of the one behind.
-    """
+    """Makes copies of each segment wait for the loss, and the backward pass of the next one."""
     readers: List[List[Operation]] = [[] for _ in self._cuts]
     for op, _, tensor in self._replaced:
       readers[self._find_segment(tensor.op)].append(op)

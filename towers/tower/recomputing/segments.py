@@ -10,8 +10,7 @@ again. The others exist twice for a short time, once in each pass, and those of 
 time. So memory is what is kept and the largest segment: of n equal layers in a row, about
 2 √n activations instead of n (Chen et al. 2016, arXiv:1604.06174).
 
-Nothing here knows of TensorFlow: positions number the ops of a forward pass in an order in which
-they can run.
+Nothing here knows of TensorFlow: positions number a forward pass's ops as they can run.
 """
 
 import bisect

@@ -4,9 +4,8 @@
   measured                      measured ─► loss, learning_rate, gradient_norm, … of step 12
                                          ─► summaries, report
 
-Whether a step is measured depends on its number alone, so a resumed run measures the same steps as
-an uninterrupted one. Only these steps compute the gradient norm, and nothing is fetched between
-two steps.
+Whether a step is measured depends on its number alone, so a resumed run measures the same ones.
+Only these steps compute the gradient norm, and nothing is fetched between two steps.
 """
 
 import math

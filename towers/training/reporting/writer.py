@@ -58,8 +58,7 @@ class Writer:
     self._add(lambda: [text_value(tag, text)])
 
   def summary(self, summary: Union[bytes, Any]) -> None:
-    """Adds a `tf.Summary`, as it is or serialized, as of `run.session.run(tf.summary.merge_all())`.
-    """
+    """Adds a `tf.Summary`, or a serialized one, as of `run.session.run(tf.summary.merge_all())`."""
     if isinstance(summary, bytes):
       summary = tf.Summary.FromString(summary)
     self._add(lambda: summary.value)

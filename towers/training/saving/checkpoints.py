@@ -1,7 +1,6 @@
 """Checkpoints: all variables in TensorFlow's format, equal for any towers, mode and placement.
 
-Names of variables hold no tower, so a checkpoint of 4 towers on TensorFlow 1.14 loads on 1 tower on
-2.x.
+Names of variables hold no tower, so 4 towers of TensorFlow 1.14 go on as 1 tower on 2.x.
 
   loop      step 500 ─► take ─────► step 501 ─► step 502 ─► step 503 …
                           │ values of all variables, between two steps

@@ -26,8 +26,7 @@ from towers.training.stepping.steps import Steps
 _SECONDS_TO_ANSWER = 2.5
 # After longer without progress, asking the other workers does no harm.
 _SECONDS_OF_A_STEP = 2.0
-# Towers that wait in an op hold threads of the session. With as few cores as towers, none is left
-# for a data set.
+# Towers that wait in an op hold threads: with as few cores as towers none is left for a data set.
 _PERHAPS_THE_MODEL = (' Or an op of the model, such as a tf.py_func, holds the threads that the '
                       'data set needs.')
 
