@@ -25,8 +25,7 @@ def build_logits(images, is_training, num_classes, *, for_cifar=False, data_form
   """Builds the logits, see `models`.
 
   Args:
-    images: of 224x224 pixels, or 32x32 for CIFAR. Smaller ones than 63x63 leave the dense layers
-      nothing.
+    images: of 224x224 pixels, or 32x32 for CIFAR. Less than 63x63 leaves the dense layers nothing.
     for_cifar: the form without dense layers.
   """
   layers = Layers(is_training, data_format)

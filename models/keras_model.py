@@ -89,8 +89,7 @@ class KerasModel:
     if is_first:
       _collect(self._layers, inputs)
     losses = self._loss(labels, outputs)
-    # What depends on the inputs, such as a penalty on activations, is a mean over the tower's
-    # examples like the loss.
+    # What depends on the inputs, such as a penalty on activations, is a mean like the loss.
     penalties = self._layers.get_losses_for(inputs)
     if penalties:
       losses += tf.add_n(penalties)

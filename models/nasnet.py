@@ -105,8 +105,7 @@ def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path
   Args:
     images: in the paper 32x32 for CIFAR, 224x224 for mobile and 331x331 for large; of any known
       size from 32x32 on.
-    variant: 'cifar', 'cifar_large' (the large one's cells on the stem for CIFAR), 'mobile' or
-      'large'.
+    variant: 'cifar', 'cifar_large' (cells of the large one, stem for CIFAR), 'mobile' or 'large'.
     drop_path_rate: the share of examples for which an operation of the last cell is left out while
       training, a float or, as a schedule gives it, a scalar tensor; earlier cells have
       proportionally less.

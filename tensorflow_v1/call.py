@@ -56,8 +56,7 @@ class Call:
     of_ops = [None] * sum(is_op)
 
     def run():
-      # The less Python does between two runs the better: all threads wait for it, and go to sleep
-      # after a few microseconds.
+      # The less Python does between two runs the better: all threads wait for it, and soon sleep.
       return _run_callable(session._session, handle, (), None) + of_ops
 
     has_dicts = any(isinstance(fetch, dict) for fetch in self._fetches)

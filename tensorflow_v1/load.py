@@ -23,8 +23,7 @@ from towers.base.usage_error import UsageError
 
 # A machine with a GPU driver has one of these: Linux, WSL, Jetson, ROCm.
 _GPU_DRIVER_FILES = ('/dev/nvidiactl', '/dev/dxg', '/dev/nvhost-ctrl-gpu', '/dev/kfd')
-# Lines below the severity of an error, and three "errors" of 2.15 to 2.18 that only say that a
-# library was loaded twice.
+# Lines below errors, and three "errors" of 2.15 to 2.18 about a library that was loaded twice.
 _LOAD_NOTICES = (r'^[IW]0000 |^WARNING: All log messages before absl::InitializeLog|'
                  r'Unable to register cu[A-Z]+ factory')
 

@@ -72,8 +72,7 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
   Args:
     towers: all of them.
     feed: of the validation split.
-    is_validating: the switch of the towers' batches, a bool placeholder; None if they only
-      validate.
+    is_validating: the switch of their batches, a bool placeholder; None if they only validate.
     workers: that share the split; the feed is one worker's part of it.
 
   Raises:
@@ -137,8 +136,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
     averages: to measure in place of their weights; or None.
 
   Raises:
-    UsageError: the feed is for several towers, or the tower reads a variable instead of its
-      snapshot.
+    UsageError: the feed is for several towers, or the tower reads a variable, not its snapshot.
   """
   check_same_number(len(feed.devices), f'towers of the feed of {feed.inputs.name}', 1,
                     'validation tower',

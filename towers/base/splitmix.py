@@ -16,8 +16,7 @@ def mix(values: Any, bitwise: Any) -> Any:
   """Returns int64 values of the same shape, which look random; equal ones only for equal ones.
 
   Args:
-    values: an int64 tensor, or an int64 array with at least one dimension: numpy warns where single
-      numbers wrap around.
+    values: an int64 tensor, or an int64 array, of which numpy warns where a single number wraps.
     bitwise: `tf.bitwise` for a tensor, `numpy` for an array.
   """
   for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS):

@@ -105,8 +105,7 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
       deterministic kernels first, or programs may not repeat.
 
   Raises:
-    UsageError: a model of which one tower cannot be built or run, too few GPUs, or impossible
-      sizes.
+    UsageError: one tower of a model cannot be built or run, too few GPUs, or impossible sizes.
   """
   check_choice('batch_norm', batch_norm, BATCH_NORMS)
   kind = build_devices(max(num_towers, 1), device).kind

@@ -109,8 +109,7 @@ class DataSet(NamedTuple):
   Attributes:
     image_shape: `[height, width, channels]` of every image.
     num_classes: labels are 0 … num_classes - 1.
-    source: where the examples come from and how they are read, a sentence for the start of a run,
-      or ''.
+    source: where examples come from and how they are read, a sentence for the start, or ''.
     bad_records: the policy for damaged records and their log; None where there can be none.
   """
   train: Examples

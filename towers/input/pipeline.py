@@ -160,8 +160,7 @@ def _take(mode, get_nexts, plan):
   if mode == 'split':
     return _split(batches[0], plan) if plan.num_towers > 1 else batches
   for _ in range(1, plan.num_towers):
-    # In a fixed order, so that runs are repeatable. It costs nothing: the iterator serves one
-    # get_next at a time anyhow.
+    # In a fixed order, so that runs repeat. It costs nothing: an iterator serves one at a time.
     with tf.control_dependencies(tf.nest.flatten(batches[-1])):
       batches.append(get_next())
   return batches

@@ -22,8 +22,7 @@ Several workers, each with its towers, share every global batch as the towers of
 of a batch goes to worker i modulo their number, and there to a tower by the input mode.
 
 A *step* is one weight update, from one global batch. Where gradients accumulate, the global batch
-is cut into several *micro-batches*, each over all towers and in a session.run of its own; otherwise
-it is one micro-batch.
+is cut into several *micro-batches*, each over all towers and in a session.run of its own.
 """
 
 import math

@@ -24,8 +24,7 @@ from towers.placement.workers import ALONE, Workers
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
 GRAPH_REWRITERS = ('auto', 'on', 'off')
 _TOWERS_WITHOUT_GPU = 2
-# A deep net's graph has more ops. Its steps gain nothing from TensorFlow's simplifications, and its
-# gradients fill the memory.
+# A deep net has more ops. Its steps gain nothing from simplifications; its gradients fill memory.
 _DEEP_OPS = 10000
 # malloc takes blocks from this size on from the system, and returns them.
 _LARGE_BYTES = 128 * 1024

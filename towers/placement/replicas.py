@@ -25,8 +25,7 @@ from tensorflow_v1 import Operation, Tensor, Variable, before_each_run, tf
 from towers.graph.writes import Write, find_writes
 from towers.placement.host import HOST
 
-# The collection of the replicas. They are not local variables: an initializer of these, run after
-# a restore, would undo it.
+# The collection of replicas: no local variables, whose initializer would undo a restore before.
 REPLICAS = 'replicas_of_variables'
 _REPLICA_SCOPE = 'copies/tower_{}/'
 _IS_REPLICA = re.compile(r'copies/tower_\d+/')

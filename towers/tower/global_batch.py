@@ -19,8 +19,7 @@ class GlobalBatch(NamedTuple):
   Attributes:
     batches: for each tower its own, with its place if there are several of any kind.
     num_examples: of all, an int or a scalar int32 tensor on the host.
-    divisor: the same as a float or a scalar float32 tensor, but never 0, though all examples may be
-      damaged.
+    divisor: the same as a float or a scalar float32 tensor, but never 0, if all are damaged.
     num_towers: of all workers.
     num_micro_batches: of a full step.
   """

@@ -28,8 +28,7 @@ class Tower(NamedTuple):
     penalty_gradients: for each trainable variable that of the penalties, a tensor or None, where
       `gradients` do not hold it: of a first tower whose loss has weights, which do not divide
       penalties. Else empty.
-    variables: the trainable variables of these gradients: the tower's own replicas, or the
-      variables of all towers.
+    variables: trainable, of these gradients: the tower's own replicas, or those of all towers.
     weights: for those of `sums` that have weights the sum of these, a scalar.
     losses: the names of several losses, whose means add up to the loss; empty for one loss.
     wholes: metrics of the whole split, by name, with the tower's rows.

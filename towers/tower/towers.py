@@ -45,8 +45,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   """Builds a tower with gradients for each batch.
 
   Args:
-    model: called once per tower, under `variable_scope` reuse from the second on. Clones do not
-      call it.
+    model: called once per tower but for clones, under `variable_scope` reuse from the second on.
     batches: for each tower its batch.
     devices: for each tower its device.
     store: makes the variables.

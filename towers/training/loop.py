@@ -70,8 +70,7 @@ class Loop:
 
     Raises:
       Interrupted: a signal came, and the run has saved.
-      RunError: a step was not finite, or a checkpoint could not be written, and the settings say
-        to stop then.
+      RunError: a step was not finite, or a checkpoint not written, and the settings say to stop.
     """
     steps = self._steps
     try:
@@ -110,8 +109,7 @@ class Loop:
   def _has_something_to_do(self):
     """Whether to call `_between_steps`.
 
-    The only check after every step, and so a short one: meanwhile all threads of the session wait,
-    and would soon sleep.
+    The only check after every step, and so a short one: meanwhile all threads wait, and soon sleep.
     """
     return (self._running is not None or self._steps.step >= self._due or self._is_to_leave() or
             self._is_to_stop() or self._keeper.has_failed)

@@ -147,8 +147,7 @@ def check_same_variables(path: str, saved: Mapping[str, Any], expected: Mapping[
                          fix: str) -> None:
   """Refuses a checkpoint whose `Tensor`s by name are not those that the program expects.
 
-  The UsageError lists the differences, and ends in `fix`, a sentence with {} for the call that
-  takes over what both have.
+  The UsageError lists the differences, and ends in `fix`, with {} for the call that keeps the rest.
   """
   changed = [name for name in sorted(set(saved) & set(expected))
              if not _fits(saved[name], expected[name])]

@@ -46,8 +46,7 @@ class Steps:
     program: the program that runs in it.
     step: how many steps are done, and so the index of the next one.
     plan: of the training split, from where the session has resumed.
-    runs: how often the session has run. It rises while the program makes progress, and the watchdog
-      reads nothing else.
+    runs: how often the session has run: all that the watchdog reads to see progress.
     activity: what the program is doing, in words.
     has_other_workers: whether other workers take every step as well.
     agree: see `Votes.agree`.

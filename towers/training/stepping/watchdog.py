@@ -44,8 +44,7 @@ class Watchdog:
 
     Args:
       limit_seconds: the longest that a run of the session may take.
-      on_stall: called with the reason, in the watchdog's thread; None writes it and ends the
-        process.
+      on_stall: called with the reason in the watchdog's thread; None says it and ends the process.
       clock: returns seconds.
     """
     self._limit_seconds = limit_seconds
