@@ -28,8 +28,7 @@ class KerasModel:
   """A model function over batches of (inputs, labels), for `towers.Program`."""
 
   def __init__(self, make: Callable[[], Any], *,
-               loss: Optional[_Function] = None,
-               metrics: Optional[Dict[str, _Function]] = None,
+               loss: Optional[_Function] = None, metrics: Optional[Dict[str, _Function]] = None,
                preprocess: Optional[Callable[[Any], Any]] = None):
     """Makes nothing yet: the first tower of a graph makes the layers.
 

@@ -7,8 +7,7 @@ from towers.base.output import is_notebook
 from towers.base.usage_error import UsageError
 
 
-def main(model: Optional[Callable[..., Any]] = None,
-         data: Optional[Callable[[], Any]] = None,
+def main(model: Optional[Callable[..., Any]] = None, data: Optional[Callable[[], Any]] = None,
          predict: Optional[Callable[..., Any]] = None) -> None:
   """Runs the command line of a script: trains, or does the job that its flags name.
 

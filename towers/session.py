@@ -11,6 +11,7 @@ loops over it; they open it by `opened`, and decide themselves where it goes on 
 """
 
 import contextlib
+import functools
 import os
 import time
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
@@ -25,7 +26,7 @@ from towers.rows import open_rows
 from towers.state import State
 from towers.training.cluster.worker import Worker, join_workers
 from towers.training.faults.run_error import RunError
-from towers.training.stepping.batches_taken import BatchFinder
+from towers.training.stepping.batches_taken import find_taken, list_fetched, put_back
 from towers.training.stepping.failure import explain
 from towers.training.stepping.not_finite import NotFinite
 from towers.training.stepping.startup import Startup
@@ -60,7 +61,7 @@ class Session:
     self._closing = contextlib.ExitStack()
     self._steps: Optional[Steps] = None
     self._worker: Optional[Worker] = None
-    self._batches = BatchFinder(program)
+    self._find_taken = functools.lru_cache(maxsize=None)(functools.partial(find_taken, program))
     self._forward_cache = ForwardCache(program)
 
   def __enter__(self) -> 'Session':
@@ -246,12 +247,12 @@ class Session:
     """
     validation = self.program.validation
     with self._called() as steps:
-      taken = self._batches.find(fetches)
+      taken = self._find_taken(list_fetched(self.program.graph, fetches))
       switch = None if validation is None else validation.is_validating
       is_validating = switch is not None and bool((feed_dict or {}).get(switch, False))
       if taken.by_validation:
         steps.check_beside()
-      puts = self._batches.put_back(taken, is_validating=is_validating)
+      puts = put_back(self.program, taken, is_validating=is_validating)
       if taken.updates:
         steps.move_back()
       steps.training_moved |= taken.by_towers and not is_validating and not taken.updates

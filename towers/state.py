@@ -55,8 +55,7 @@ class State:
     return Checkpoints(folder, keep=keep, stop_on_full_disk=stop_on_full_disk,
                        inputs=program.feed.inputs, averages=program.averages,
                        data=Data(self._digest, program.plan, may_be_new=new_data,
-                                 may_skip=program.train_examples.marks_bad),
-                       names=names, new=new)
+                                 may_skip=program.train_examples.marks_bad), names=names, new=new)
 
   def take_up(self, choose: Callable[[], Tuple[Any, Optional[str]]]) -> Optional[str]:
     """Gives all workers a checkpoint of the chief; returns its path, or None without one.

@@ -106,8 +106,7 @@ class TrainingGraph:
     self.plan = self.feed.inputs.plan
     validation_feed = validation and self._build_feed(
         validation, devices.names[-1:] if settings.validation_tower else devices.names,
-        self.plan.micro_batch_size,
-        last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')
+        self.plan.micro_batch_size, last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')
     is_training, is_validating = self._build_batches(validation_feed)
 
     store = build_variable_store(

@@ -10,7 +10,7 @@ example is a slice of them, which `padded` pads.
 """
 
 import re
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -86,18 +86,19 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   check_name(name)
   is_structure = len(arrays) == 1 and isinstance(arrays[0], (dict, tuple))
   structure = arrays[0] if is_structure else arrays
-  columns = [_Column(f'array {path}', _feedable(array, f'array {path}', name))
-             for path, array in _leaves(structure, '', name)]
+  columns: List[_Column] = []
+  _map_arrays(lambda path, array: columns.append(
+      _Column(f'array {path}', _feedable(array, f'array {path}', name))), structure, name)
   num_examples = _count_examples(columns, name)
   fed = tuple(array for column in columns for array in column.fed)
 
   def take(index: Any, *tensors: Any) -> Any:
     # Imported only where a graph is built, so that a wrong array fails within a moment.
     from tensorflow_v1 import tf
-    given = iter(tensors)
+    given, own = iter(tensors), iter(columns)
     # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
     with tf.device('/cpu:0'):
-      return _pack(structure, iter([column.take(index, given) for column in columns]))
+      return _map_arrays(lambda *_: next(own).take(index, given), structure, name)
 
   unequal = [column for column in columns if column.is_unequal]
   if not unequal:
@@ -126,27 +127,21 @@ def check_name(name: str) -> None:
                      "'my_train'.")
 
 
-def _leaves(structure: Any, path: str, name: str) -> Iterator[Tuple[str, Any]]:
-  """Yields the arrays in a dict or tuple, each with the path to it."""
-  if not isinstance(structure, (dict, tuple)):
-    yield path, structure
-    return
-  parts = structure.items() if isinstance(structure, dict) else enumerate(structure)
-  for key, part in parts:
-    if isinstance(structure, dict) and not isinstance(key, str):
-      raise UsageError(f'{name}: the key {key!r} of a dict of arrays is no string; keys become '
-                       'those of the batches.')
-    yield from _leaves(part, f"{path}{'/' if path else ''}{key}", name)
-
-
-def _pack(structure: Any, values: Iterator[Any]) -> Any:
-  """Returns values in the order of `_leaves` in their structure."""
+def _map_arrays(function: Callable[[str, Any], Any], structure: Any, name: str,
+                path: str = '') -> Any:
+  """Returns a dict or tuple with `function(path, array)` in place of each array in it."""
   if isinstance(structure, dict):
-    return {key: _pack(part, values) for key, part in structure.items()}
+    for key in structure:
+      if not isinstance(key, str):
+        raise UsageError(f'{name}: the key {key!r} of a dict of arrays is no string; keys become '
+                         'those of the batches.')
+    return {key: _map_arrays(function, part, name, f'{path}/{key}'.lstrip('/'))
+            for key, part in structure.items()}
   if isinstance(structure, tuple):
-    parts = [_pack(part, values) for part in structure]
+    parts = [_map_arrays(function, part, name, f'{path}/{index}'.lstrip('/'))
+             for index, part in enumerate(structure)]
     return type(structure)(*parts) if hasattr(structure, '_fields') else tuple(parts)
-  return next(values)
+  return function(path, structure)
 
 
 def _count_examples(columns: Sequence[_Column], name: str) -> int:

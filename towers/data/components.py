@@ -50,11 +50,6 @@ class Components(NamedTuple):
     """Whether all shapes are known."""
     return all(part.shape.is_fully_defined() for part in self.parts)
 
-  @property
-  def need_no_example(self) -> bool:
-    """Whether all shapes that must be equal are known."""
-    return all(part.shape.is_fully_defined() or part.is_of_rows for part in self.parts)
-
   def with_shapes_of(self, example: Any) -> 'Components':
     """Returns the same with the shapes of an example, which is a structure of arrays."""
     from tensorflow_v1 import tf

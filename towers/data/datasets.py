@@ -27,7 +27,6 @@ _FIX = 'crop or resize it in the data set, or give the split to towers.padded'
 # What tf.data answers in place of a number.
 _ENDLESS, _UNKNOWN = -1, -2
 _COUNTED_AT_ONCE = 1024
-_COUNT = dict(num_examples=int)  # What a `count_file` holds.
 _CHUNK = 16  # Elements that are read at a time, or a few more.
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -64,7 +63,7 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     copy = encode_dataset(copy, name)
     components = find_components(copy, name)
     known = _find_size(copy, name)
-    is_static = components.need_no_example
+    is_static = all(part.is_of_rows or part.shape.is_fully_defined() for part in components.parts)
     if not is_static:
       with _explained(name):
         first = next(_take(copy, 1), None)
@@ -212,7 +211,7 @@ def _read_count(count_file: Optional[str], name: str) -> Optional[int]:
   if count_file is None or not os.path.exists(count_file):
     return None
   try:
-    return read_sealed(count_file, _COUNT)['num_examples']
+    return read_sealed(count_file, dict(num_examples=int))['num_examples']
   except (OSError, ValueError) as error:
     raise UsageError(f"{name}: count_file '{count_file}' holds no count ({error}): remove "
                      'it.') from None

@@ -51,8 +51,7 @@ def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_class
   return DataSet(
       train=from_arrays(*train, name='synthetic_train'),
       validation=from_arrays(*validation, name='synthetic_validation'),
-      image_shape=image_shape,
-      num_classes=num_classes)
+      image_shape=image_shape, num_classes=num_classes)
 
 
 def _patterns(image_shape: Tuple[int, int, int], num_classes: int,

@@ -10,8 +10,7 @@ def list_sources(op: Operation) -> List[Operation]:
   return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
-def find_needed(roots: Iterable[Operation],
-                within: Optional[Container[Operation]] = None,
+def find_needed(roots: Iterable[Operation], within: Optional[Container[Operation]] = None,
                 without: Container[Operation] = ()) -> Set[Operation]:
   """Returns the roots and all ops that they need, by inputs and control inputs.
 
@@ -85,6 +84,12 @@ def find_dead(ops: Sequence[Operation]) -> Set[Operation]:
         tensor.op in dead for tensor in op.inputs)):
       dead.add(op)
   return dead
+
+
+def is_in_loop(op: Operation) -> bool:
+  """Returns whether an op is inside of a `tf.while_loop`."""
+  context = op._get_control_flow_context()
+  return context is not None and context.GetWhileContext() is not None
 
 
 def find_called(graph: Any, node: Any) -> List[str]:

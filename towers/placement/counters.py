@@ -4,6 +4,8 @@
 `examples_seen`, so that an epoch's learning rate depends on neither batch size nor towers.
 """
 
+from typing import Any
+
 from tensorflow_v1 import Variable, tf
 from towers.placement.host import HOST
 
@@ -16,18 +18,19 @@ def get_global_step() -> Variable:
 
 def get_examples_seen() -> Variable:
   """Returns the int64 variable that counts examples; the first call makes it, on the host."""
-  return _get_counter('examples_seen', tf.GraphKeys.GLOBAL_VARIABLES)
+  return get_scalar('examples_seen', 0, tf.int64, tf.GraphKeys.GLOBAL_VARIABLES)
 
 
 def get_micro_batch_in_step() -> Variable:
   """Returns the int64 variable that counts the micro-batches of a step; it is not checkpointed."""
-  return _get_counter('micro_batch_in_step', tf.GraphKeys.LOCAL_VARIABLES)
+  return get_scalar('micro_batch_in_step', 0, tf.int64, tf.GraphKeys.LOCAL_VARIABLES)
 
 
-def _get_counter(name, collection):
+def get_scalar(name: str, value: Any, dtype: tf.DType, collection: str) -> Variable:
+  """Returns the untrained variable of this name in a collection; the first call makes it."""
   for variable in tf.get_collection(collection):
     if variable.op.name == name:
       return variable
   with tf.device(HOST), tf.name_scope(None), tf.init_scope():
-    return tf.Variable(tf.zeros([], tf.int64), name=name, trainable=False, use_resource=True,
+    return tf.Variable(value, name=name, dtype=dtype, trainable=False, use_resource=True,
                        collections=[collection])

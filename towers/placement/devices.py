@@ -52,8 +52,7 @@ def count_gpus() -> int:
 
 
 def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
-                  logical_gpus: Optional[int] = None,
-                  gpu_memory: Optional[str] = None) -> Devices:
+                  logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None) -> Devices:
   """Chooses the towers' devices; call it before the graph is built.
 
   Args:
@@ -127,8 +126,7 @@ def _take_memory(memory):
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
                          collective: str = 'auto', inter_threads: Optional[int] = None,
                          intra_threads: Optional[int] = None, workers: Workers = ALONE,
-                         needs_threads: bool = True,
-                         precision: str = 'float32') -> tf.ConfigProto:
+                         needs_threads: bool = True, precision: str = 'float32') -> tf.ConfigProto:
   """Returns the config of a session, or of a worker's server, with all towers' devices.
 
   Call it when the graph is built, and before the process opens any session.

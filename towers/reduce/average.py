@@ -20,8 +20,7 @@ from towers.tower.tower import Tower
 @uncollected()
 def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: Workers = ALONE,
                       collective: str = 'auto',
-                      fusion_bytes: int = FUSION_BYTES,
-                      wire: str = 'float32') -> ReducedGradients:
+                      fusion_bytes: int = FUSION_BYTES, wire: str = 'float32') -> ReducedGradients:
   """Returns the mean loss and gradients over the global batch; sparse gradients stay sparse.
 
   Args:

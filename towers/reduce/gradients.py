@@ -152,7 +152,7 @@ def scale_gradient(gradient: Gradient, scale: Tensor) -> Gradient:
 def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradients:
   """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
   with tf.name_scope('clip'):
-    merged = reduced.map_gradients(_merge)
+    merged = reduced.map_gradients(lambda gradient, _: merge_rows(gradient))
     with tf.device(HOST), rounding_alike(reduced.all_reduce is not None):
       norm = tf.global_norm([gradient for gradient, _ in merged.gradients])
       scale = tf.minimum(max_norm / tf.maximum(norm, 1e-30), 1.0)
@@ -162,11 +162,8 @@ def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradien
 def build_gradient_norm(reduced: ReducedGradients) -> Tensor:
   """Returns the global norm of the averaged gradients, a scalar on the host, to fetch or not."""
   with tf.name_scope('gradient_norm'), tf.device(HOST):
-    return tf.global_norm([gradient for gradient, _ in reduced.map_gradients(_merge).gradients])
-
-
-def _merge(gradient, _):
-  return merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+    merged = reduced.map_gradients(lambda gradient, _: merge_rows(gradient))
+    return tf.global_norm([gradient for gradient, _ in merged.gradients])
 
 
 def _sum_shared(by_variable, variables, towers):

@@ -159,10 +159,10 @@ def has_each_once(indices: Tensor) -> bool:
   return indices.op.type == 'Unique' and indices.value_index == 0
 
 
-def merge_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-  """Adds up rows with the same index, so that the norm is that of the dense gradient."""
-  if has_each_once(slices.indices):
-    return slices
-  indices, positions = tf.unique(slices.indices)
-  values = tf.unsorted_segment_sum(slices.values, positions, tf.size(indices))
-  return tf.IndexedSlices(values, indices, slices.dense_shape)
+def merge_rows(gradient: Gradient) -> Gradient:
+  """Adds up rows with the same index, so that the norm is that of a dense gradient, which stays."""
+  if not isinstance(gradient, tf.IndexedSlices) or has_each_once(gradient.indices):
+    return gradient
+  indices, positions = tf.unique(gradient.indices)
+  values = tf.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
+  return tf.IndexedSlices(values, indices, gradient.dense_shape)

@@ -40,8 +40,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
                  store: VariableStore, is_training: Union[bool, Tensor] = True,
                  batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
                  precision: Optional[Precision] = None, workers: Workers = ALONE,
-                 frozen: Sequence[str] = (),
-                 recompute: Union[str, int] = 'none') -> List[Tower]:
+                 frozen: Sequence[str] = (), recompute: Union[str, int] = 'none') -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:

@@ -40,7 +40,6 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
       validation=None if config.validation == 'none' else data_set.validation,
       validation_tower=config.validation == 'tower',
       learning_rate=lambda plan: build_learning_rate(config, plan, get_examples_seen()),
-      optimizer=lambda rate: build_optimizer(config, rate),
-      frozen=config.frozen or (),
+      optimizer=lambda rate: build_optimizer(config, rate), frozen=config.frozen or (),
       rate_factors=_parse_factors(config.rate_factors), init_from=started,
       workers=workers, **settings)

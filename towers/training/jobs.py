@@ -142,8 +142,7 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
       data_set.train, devices, batch_size=config.batch_size,
       accumulate=read_accumulate(config.accumulate),
       last_batch='keep' if config.last_batch == 'auto' else config.last_batch,
-      shuffle=config.shuffle, seed=config.seed,
-      input_threads=config.input_threads)
+      shuffle=config.shuffle, seed=config.seed, input_threads=config.input_threads)
 
 
 def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dict[str, Any]:

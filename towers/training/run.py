@@ -135,8 +135,7 @@ class Run:
                         variables=choose_placement(settings['variables'], devices.names).kind,
                         training_data=splits[0], validation_data=splits[1]),
           session_settings=dict(config.session_settings(), devices=devices,
-                                collective=settings['collective'],
-                                precision=settings['precision']),
+                                collective=settings['collective'], precision=settings['precision']),
           startup=self._startup, start_seconds=config.start_seconds,
           worker_seconds=config.worker_seconds))
       if is_auto:
@@ -210,8 +209,7 @@ class Run:
             closing.callback(callback.close)
           self._mark = session.steps.metrics.mark()
           self._loop = Loop(
-              session, timetable=timetable, keeper=keeper, progress=progress,
-              signals=self._signals,
+              session, timetable=timetable, keeper=keeper, progress=progress, signals=self._signals,
               end_at=config.max_seconds and self._startup.started + config.max_seconds)
           callbacks = Callbacks(self, self._callbacks, keeper.save_last)
           progress.callbacks.extend([*own, callbacks])

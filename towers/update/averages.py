@@ -91,8 +91,7 @@ def build_averages(decay: float) -> Averages:
   for name, weight in weights.items():
     with tf.device(weight.device), tf.name_scope(None), tf.init_scope():
       averages[name] = tf.Variable(
-          weight.initializer.inputs[1], name=name_average(name), trainable=False,
-          use_resource=True)
+          weight.initializer.inputs[1], name=name_average(name), trainable=False, use_resource=True)
   with tf.name_scope('averages'):
     with tf.device(HOST):
       is_exchanged = tf.Variable(False, name='is_exchanged', trainable=False, use_resource=True,

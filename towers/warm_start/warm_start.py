@@ -7,13 +7,14 @@ replicas on every tower, and variables whose initial value is made of another's.
 reads its checkpoint alone.
 """
 
-from typing import Dict, Iterable, List, Optional, Set, Union
+from typing import Dict, Iterable, List, Optional, Set, Tuple, Union
 
 import numpy as np
 
 from tensorflow_v1 import Session, Tensor, Variable, tf
 from towers.graph.walk import find_needed
 from towers.warm_start.matching import InitFrom, Matches, init_from, match
+from towers.warm_start.parts import Part, find_part
 from towers.warm_start.weights_file import Info, check_weights, open_weights
 
 
@@ -30,7 +31,7 @@ class WarmStart:
         variable.op.name: variable for variable in variables
         if variable.dtype.base_dtype.is_floating or variable.trainable}
     self._matches: Optional[Matches] = None
-    self._parts: Dict[str, List[Variable]] = {}
+    self._parts: Dict[str, List[Tuple[Variable, Part]]] = {}
 
   def open(self) -> str:
     """Examines the file; returns a table of what it starts.
@@ -43,14 +44,11 @@ class WarmStart:
     with open_weights(path) as opened:
       self._parts.clear()
       wholes: Dict[str, Info] = {}
-      for name, variable in self.variables.items():
-        part = variable._get_save_slice_info()
-        shape, dtype = variable.shape.as_list(), np.dtype(variable.dtype.as_numpy_dtype)
-        # A checkpoint has a partitioned variable as one.
-        if part is not None and name not in opened.tensors:
-          name, shape = part.full_name, part.full_shape
-        wholes[name] = Info(tuple(shape), dtype)
-        self._parts.setdefault(name, []).append(variable)
+      for variable in self.variables.values():
+        part = find_part(variable, opened.tensors)
+        shape, dtype = part.tensor
+        wholes[part.name] = Info(tuple(shape.as_list()), np.dtype(dtype.as_numpy_dtype))
+        self._parts.setdefault(part.name, []).append((variable, part))
       self._matches = match(self.settings, opened.tensors, wholes)
       return (f'initial weights: {path}, {opened.kind} of {len(opened.tensors)} tensors\n'
               f'{self._matches.format()}')
@@ -63,17 +61,8 @@ class WarmStart:
     assert self._matches is not None, 'open comes first'
     with open_weights(self.settings.path) as opened:
       values = {name: opened.read(source) for name, source in self._matches.source.items()}
-    load_values(session, {variable: _cut(value, variable) for name, value in values.items()
-                          for variable in self._parts[name]})
-
-
-def _cut(value: np.ndarray, variable: Variable) -> np.ndarray:
-  """Returns a variable's part of a value: all, or that of a part of a partitioned variable."""
-  if list(value.shape) == variable.shape.as_list():
-    return value
-  part = variable._get_save_slice_info()
-  return value[tuple(slice(begin, begin + size)
-                     for begin, size in zip(part.var_offset, part.var_shape))]
+    load_values(session, {variable: part.take(value) for name, value in values.items()
+                          for variable, part in self._parts[name]})
 
 
 def load_values(session: Session, values: Dict[Variable, np.ndarray]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from towers.training.saving.restore import find_part
+from towers.warm_start.parts import find_part
 
 random = np.random.RandomState(0)
 IDS, LABELS = random.randint(0, 12, (24, 3)).astype('i'), random.randint(0, 2, 24).astype('i')

@@ -50,8 +50,7 @@ def load_idx_folder(data_dir: Any, *, num_classes: int = 10, name: str = 'idx') 
   return DataSet(
       train=from_arrays(train_images, train_labels, name=f'{name}_train'),
       validation=from_arrays(validation_images, validation_labels, name=f'{name}_validation'),
-      image_shape=train_images.shape[1:],
-      num_classes=num_classes)
+      image_shape=train_images.shape[1:], num_classes=num_classes)
 
 
 def _find_files(data_dir: str) -> Dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Dict, Iterable, Set
 import numpy as np
 
 from tensorflow_v1 import Operation, Tensor, tf
-from towers.graph.walk import find_needed, sort
+from towers.graph.walk import find_needed, is_in_loop, sort
 from towers.tower.all_towers import SUMS
 from towers.tower.recomputing.segments import Activation
 
@@ -91,12 +91,6 @@ def _is_pure(op):
     return False
   # The key of a random op is a constant, which clones find by its name.
   return op.type not in ('Const', 'Enter', 'Exit') and not is_in_loop(op)
-
-
-def is_in_loop(op: Operation) -> bool:
-  """Returns whether an op is inside of a `tf.while_loop`."""
-  context = op._get_control_flow_context()
-  return context is not None and context.GetWhileContext() is not None
 
 
 def _find_small(sizes: Iterable[int], total: int) -> int:

@@ -4,9 +4,9 @@ import collections
 from typing import Dict, List, Sequence, Set
 
 from tensorflow_v1 import Operation
-from towers.graph.walk import find_dependents, find_needed, list_sources, sort
+from towers.graph.walk import find_dependents, find_needed, is_in_loop, list_sources, sort
 from towers.tower.batch_norm_layer import is_choice
-from towers.tower.recomputing.activations import READS_SHAPES, is_in_loop
+from towers.tower.recomputing.activations import READS_SHAPES
 
 
 def find_ends(readers: Sequence[Sequence[Operation]], roots: Sequence[Operation],

@@ -9,10 +9,8 @@ import json
 from typing import Any, Dict, Mapping, Sequence
 
 from tensorflow_v1 import Graph, tf
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, first_few
 from towers.placement.cluster import Cluster
-
-_MOST_DIFFERENCES = 8
 
 
 def check_alike(cluster: Cluster, what: str, facts: Sequence[Mapping[str, Any]], fix: str) -> None:
@@ -29,7 +27,7 @@ def check_alike(cluster: Cluster, what: str, facts: Sequence[Mapping[str, Any]],
     differences += [f'{cluster.describe(rank)} has {name}={value}, the others {usual}'
                     for rank, value in enumerate(values) if value != usual]
   if differences:
-    shown = '; '.join(differences[:_MOST_DIFFERENCES])
+    shown = '; '.join(first_few(differences)[0])
     raise UsageError(f'The workers have different {what}: {shown}. {fix}')
 
 

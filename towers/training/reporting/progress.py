@@ -94,8 +94,7 @@ class Progress:
   """
 
   def __init__(self, steps: Steps, *, total_steps: int,
-               on_first_step: Callable[[], None] = lambda: None,
-               stream: Optional[TextIO] = None,
+               on_first_step: Callable[[], None] = lambda: None, stream: Optional[TextIO] = None,
                clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
                is_quiet: bool = False, is_chief: bool = True):
     """Prepares to show a run of `total_steps`, of which some may be done.

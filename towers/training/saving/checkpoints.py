@@ -32,15 +32,8 @@ from towers.input.order import CARRY_TENSOR, ORDER_TENSOR, Order, explain_order
 from towers.input.pipeline import Inputs
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.training.faults.run_error import RunError
+from towers.training.saving import files
 from towers.training.saving.data import Data
-from towers.training.saving.files import (
-  PREFIX,
-  SUFFIXES,
-  find_checkpoints,
-  list_steps,
-  path_of,
-  sync,
-)
 from towers.training.saving.history import HISTORY, History
 from towers.training.saving.restore import restore
 from towers.training.saving.writer import Writer
@@ -128,7 +121,7 @@ class Checkpoints:
     self.wait()
     self._clean_up()
     reasons: List[str] = []
-    for path in [chosen] if chosen else find_checkpoints(self.folder):
+    for path in [chosen] if chosen else files.find_checkpoints(self.folder):
       try:
         notice = self._restore(session, path)
       except UsageError:
@@ -173,7 +166,7 @@ class Checkpoints:
     self.wait()
     if not self.has_saved(snapshot.step):
       raise RunError(self.error or f'the checkpoint of step {snapshot.step} could not be written')
-    return path_of(self.folder, snapshot.step)
+    return files.path_of(self.folder, snapshot.step)
 
   def has_saved(self, step: int) -> bool:
     """Whether `step` is the newest that this run restored, saved or is saving."""
@@ -215,12 +208,12 @@ class Checkpoints:
     try:
       self._writer = self._writer or Writer(self._variables, self._constants)
       with folder_aside(self.folder) as aside:
-        self._writer.write(os.path.join(aside, PREFIX), list(snapshot.values.values()))
+        self._writer.write(os.path.join(aside, files.PREFIX), list(snapshot.values.values()))
         if notes is not None:
           write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
-        path = path_of(self.folder, snapshot.step)
-        for suffix in SUFFIXES:
-          os.replace(os.path.join(aside, PREFIX) + suffix, path + suffix)
+        path = files.path_of(self.folder, snapshot.step)
+        for suffix in files.SUFFIXES:
+          os.replace(os.path.join(aside, files.PREFIX) + suffix, path + suffix)
       self._saved_step = snapshot.step
       self.reason = ''
       best_first = notes[1] if notes else []
@@ -245,25 +238,25 @@ class Checkpoints:
     A checkpoint newer than the one just written is damaged, or the run would have resumed from it.
     It does not count as one to keep.
     """
-    steps = [step for step in list_steps(self.folder) if step <= written]
+    steps = [step for step in files.list_steps(self.folder) if step <= written]
     kept = steps[:self._keep]
     kept += [step for step in best_first if step in steps][:1]
-    names = [f'{PREFIX}-{step}' for step in sorted(set(kept))]
-    newest = f'{PREFIX}-{written}'
+    names = [f'{files.PREFIX}-{step}' for step in sorted(set(kept))]
+    newest = f'{files.PREFIX}-{written}'
     state = f'model_checkpoint_path: "{newest}"\n' + ''.join(
         f'all_model_checkpoint_paths: "{name}"\n' for name in names)
     write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
     for step in set(steps) - set(kept):
-      for suffix in reversed(SUFFIXES):
+      for suffix in reversed(files.SUFFIXES):
         with contextlib.suppress(FileNotFoundError):  # Earlier versions wrote no sums.
-          os.remove(path_of(self.folder, step) + suffix)
-    sync(self.folder)
+          os.remove(files.path_of(self.folder, step) + suffix)
+    files.sync(self.folder)
 
   def _clean_up(self):
     """Removes files that a killed run left half written."""
     sweep(self.folder)
     for name in os.listdir(self.folder):
       path = os.path.join(self.folder, name)
-      if (name.startswith(PREFIX) and name.endswith(DATA) and
+      if (name.startswith(files.PREFIX) and name.endswith(DATA) and
           not os.path.exists(path[:-len(DATA)] + INDEX)):
         self.warn(f'WARNING: {path} has no index, and cannot be used')

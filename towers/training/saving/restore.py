@@ -12,7 +12,7 @@ Which checkpoint is taken, and when an older one, is decided in `checkpoints`.
 """
 
 import re
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from tensorflow_v1 import Session, Variable, tf
 from towers.base.usage_error import UsageError, format_lines
@@ -21,38 +21,8 @@ from towers.training.saving.data import Data
 from towers.training.saving.files import open_reader
 from towers.update.averages import NOT_VARIABLES, Averages, name_average
 from towers.warm_start.matching import Names, rename
+from towers.warm_start.parts import Part, Tensor, find_part
 from towers.warm_start.warm_start import load_values
-
-
-class Tensor(NamedTuple):
-  """What a checkpoint holds, or a program expects, under a name."""
-  shape: tf.TensorShape
-  dtype: tf.DType
-
-
-class Part(NamedTuple):
-  """Where a variable is in a checkpoint: in a tensor of that name, or a part of it.
-
-  Attributes:
-    spec: the part as TensorFlow writes it; '' for all.
-    place: the same for numpy.
-  """
-  name: str
-  tensor: Tensor
-  spec: str = ''
-  place: Tuple[slice, ...] = ()
-
-
-def find_part(variable: Variable, saved: Iterable[str] = ()) -> Part:
-  """Returns where a variable is in a checkpoint, as in those of `tf.train.Saver`.
-
-  Earlier versions wrote each part of a variable under a name of its own, which is then in `saved`.
-  """
-  cut, dtype = variable._save_slice_info, variable.dtype.base_dtype
-  if cut is None or (variable.op.name in saved and cut.full_name not in saved):
-    return Part(variable.op.name, Tensor(variable.shape, dtype))
-  place = tuple(slice(begin, begin + size) for begin, size in zip(cut.var_offset, cut.var_shape))
-  return Part(cut.full_name, Tensor(tf.TensorShape(cut.full_shape), dtype), cut.spec, place)
 
 
 def read_tensors(reader: Any) -> Dict[str, Tensor]:
@@ -66,13 +36,11 @@ def read_tensors(reader: Any) -> Dict[str, Tensor]:
 def read_values(reader: Any, parts: Mapping[Variable, Part]) -> Dict[Variable, Any]:
   """Returns the values of variables that a checkpoint holds; reads each tensor once."""
   tensors = {name: reader.get_tensor(name) for name in {part.name for part in parts.values()}}
-  return {variable: tensors[part.name][part.place] if part.place else tensors[part.name]
-          for variable, part in parts.items()}
+  return {variable: part.take(tensors[part.name]) for variable, part in parts.items()}
 
 
 def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
-            names: Names = None, new: Sequence[str] = (),
-            data: Optional[Data] = None) -> str:
+            names: Names = None, new: Sequence[str] = (), data: Optional[Data] = None) -> str:
   """Gives all global variables of the default graph their values in a checkpoint.
 
   In the session they have their initial values. The path is without file suffixes; `names` and

@@ -9,15 +9,9 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.training.saving.files import list_steps, open_reader
 from towers.training.saving.history import History
-from towers.training.saving.restore import (
-  Part,
-  Tensor,
-  check_same_variables,
-  find_part,
-  read_tensors,
-  read_values,
-)
+from towers.training.saving.restore import check_same_variables, read_tensors, read_values
 from towers.update.averages import AVERAGES_TENSOR, name_average
+from towers.warm_start.parts import Part, Tensor, find_part
 
 
 def find_best(folder: str, metric: str) -> int:

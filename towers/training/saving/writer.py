@@ -8,7 +8,7 @@ import numpy as np
 from tensorflow_v1 import tf
 from towers.base.sums import DATA, write_sums
 from towers.training.saving.files import SUFFIXES, sync
-from towers.training.saving.restore import find_part
+from towers.warm_start.parts import find_part
 
 
 class Writer:

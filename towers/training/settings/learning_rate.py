@@ -9,6 +9,7 @@ from typing import Any, Union
 
 from tensorflow_v1 import tf
 from towers.input.plan import Plan
+from towers.placement.counters import get_scalar
 from towers.placement.host import HOST
 
 
@@ -52,9 +53,4 @@ def get_rate_factor() -> Any:
 
   It is local: checkpoints leave it out, and the history of the run restores it.
   """
-  for variable in tf.local_variables():
-    if variable.op.name == 'rate_factor':
-      return variable
-  with tf.device(HOST), tf.name_scope(None), tf.init_scope():
-    return tf.Variable(1.0, name='rate_factor', trainable=False, use_resource=True,
-                       collections=[tf.GraphKeys.LOCAL_VARIABLES])
+  return get_scalar('rate_factor', 1.0, tf.float32, tf.GraphKeys.LOCAL_VARIABLES)

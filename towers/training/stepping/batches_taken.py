@@ -1,7 +1,7 @@
 """Which batches a run of any fetches takes, so that a session puts as many back."""
 
 import difflib
-from typing import Any, Dict, List, NamedTuple, Set, Tuple
+from typing import Any, List, NamedTuple, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
@@ -27,34 +27,7 @@ class BatchesTaken(NamedTuple):
   updates: bool
 
 
-class BatchFinder:
-  """Finds which batches a run takes; it remembers what it has found for the same fetches."""
-
-  def __init__(self, program: TrainingGraph):
-    self._program = program
-    self._found: Dict[Tuple[str, ...], BatchesTaken] = {}
-
-  def find(self, fetches: Any) -> BatchesTaken:
-    """Returns which batches a run of the fetches takes."""
-    ops = _list_ops(self._program.graph, fetches)
-    key = tuple(op.name for op in ops)
-    if key not in self._found:
-      self._found[key] = _find_taken(self._program, find_needed(ops))
-    return self._found[key]
-
-  def put_back(self, taken: BatchesTaken, *, is_validating: bool) -> List[Any]:
-    """Returns what a run must fetch besides, so that every area it takes from is full again."""
-    program, validation, puts = self._program, self._program.validation, []
-    if taken.by_towers:
-      feed = validation.feed if validation and is_validating else program.feed
-      puts += [tensor.op for batch in program.batches
-               for tensor in tf.nest.flatten(batch.tensors)] + feed.put_ops
-    if validation and taken.by_validation:
-      puts.append(validation.sums)
-    return puts
-
-
-def _list_ops(graph: tf.Graph, fetches: Any) -> Any:
+def list_fetched(graph: tf.Graph, fetches: Any) -> Tuple[tf.Operation, ...]:
   """Returns the ops of any structure of tensors, ops and names of a graph."""
   ops = []
   for fetch in tf.nest.flatten(fetches, expand_composites=True):
@@ -68,15 +41,16 @@ def _list_ops(graph: tf.Graph, fetches: Any) -> Any:
       raise UsageError(f'The program has no {fetch}: fetch one of '
                        f"{shorten(alike or names)}.") from None
     ops.append(getattr(element, 'op', element))
-  return ops
+  return tuple(ops)
 
 
-def _find_taken(program: TrainingGraph, needed: Set[tf.Operation]) -> BatchesTaken:
-  """Returns which batches a run of the ops `needed` takes.
+def find_taken(program: TrainingGraph, fetched: Tuple[tf.Operation, ...]) -> BatchesTaken:
+  """Returns which batches a run takes, of the ops that it fetches.
 
   Raises:
     UsageError: the run would be a part of a step that accumulates micro-batches.
   """
+  needed = find_needed(fetched)
   updates = program.train_op.op in needed
   add_op = program.gradients.add_op
   added = set() if add_op is None else needed & find_needed([add_op])
@@ -89,3 +63,15 @@ def _find_taken(program: TrainingGraph, needed: Set[tf.Operation]) -> BatchesTak
   if validation is not None and validation.is_validating is None:
     own = find_needed([validation.sums.op])
   return BatchesTaken(bool(inputs - own), bool(inputs & own), updates)
+
+
+def put_back(program: TrainingGraph, taken: BatchesTaken, *, is_validating: bool) -> List[Any]:
+  """Returns what a run must fetch besides, so that every area it takes from is full again."""
+  validation, puts = program.validation, []
+  if taken.by_towers:
+    feed = validation.feed if validation and is_validating else program.feed
+    puts += [tensor.op for batch in program.batches
+             for tensor in tf.nest.flatten(batch.tensors)] + feed.put_ops
+  if validation and taken.by_validation:
+    puts.append(validation.sums)
+  return puts

@@ -1,0 +1,42 @@
+"""Parts: where in a checkpoint a variable is; those of a partitioner share a tensor."""
+
+from typing import Iterable, NamedTuple, Tuple
+
+import numpy as np
+
+from tensorflow_v1 import Variable, tf
+
+
+class Tensor(NamedTuple):
+  """What a checkpoint holds, or a program expects, under a name."""
+  shape: tf.TensorShape
+  dtype: tf.DType
+
+
+class Part(NamedTuple):
+  """Where a variable is in a checkpoint: in a tensor of that name, or a part of it.
+
+  Attributes:
+    spec: the part as TensorFlow writes it; '' for all.
+    place: the same for numpy.
+  """
+  name: str
+  tensor: Tensor
+  spec: str = ''
+  place: Tuple[slice, ...] = ()
+
+  def take(self, value: np.ndarray) -> np.ndarray:
+    """Returns the variable's part of the tensor's value."""
+    return value[self.place] if self.place else value
+
+
+def find_part(variable: Variable, saved: Iterable[str] = ()) -> Part:
+  """Returns where a variable is in a checkpoint, as in those of `tf.train.Saver`.
+
+  Earlier versions wrote each part of a variable under a name of its own, which is then in `saved`.
+  """
+  cut, dtype = variable._save_slice_info, variable.dtype.base_dtype
+  if cut is None or (variable.op.name in saved and cut.full_name not in saved):
+    return Part(variable.op.name, Tensor(variable.shape, dtype))
+  place = tuple(slice(begin, begin + size) for begin, size in zip(cut.var_offset, cut.var_shape))
+  return Part(cut.full_name, Tensor(tf.TensorShape(cut.full_shape), dtype), cut.spec, place)
