@@ -17,24 +17,13 @@ __all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier', 'build_logits']
 # The module of each, with `build_logits(images, is_training, num_classes, *, data_format)`, and its
 # further arguments.
 MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
-    'linear': ('linear', {}),
-    'lenet': ('lenet', {}),
-    'convnet': ('convnet', {}),
-    'alexnet': ('alexnet', {}),
-    'alexnet_cifar': ('alexnet', dict(for_cifar=True)),
-    'vgg16': ('vgg', dict(depth=16)),
-    'vgg19': ('vgg', dict(depth=19)),
-    'resnet20': ('resnet', dict(depth=20)),
-    'resnet32': ('resnet', dict(depth=32)),
-    'resnet56': ('resnet', dict(depth=56)),
-    'resnet110': ('resnet', dict(depth=110)),
-    'resnet50': ('resnet', dict(depth=50)),
-    'resnet101': ('resnet', dict(depth=101)),
-    'resnet152': ('resnet', dict(depth=152)),
-    'nasnet_cifar': ('nasnet', dict(variant='cifar')),
-    'nasnet_cifar_large': ('nasnet', dict(variant='cifar_large')),
-    'nasnet_mobile': ('nasnet', dict(variant='mobile')),
-    'nasnet_large': ('nasnet', dict(variant='large')),
+    'linear': ('linear', {}), 'lenet': ('lenet', {}), 'convnet': ('convnet', {}),
+    'alexnet': ('alexnet', {}), 'alexnet_cifar': ('alexnet', dict(for_cifar=True)),
+    'vgg16': ('vgg', dict(depth=16)), 'vgg19': ('vgg', dict(depth=19)),
+    **{f'resnet{depth}': ('resnet', dict(depth=depth)) for depth in (
+        20, 32, 56, 110, 50, 101, 152)},
+    **{f'nasnet_{variant}': ('nasnet', dict(variant=variant)) for variant in (
+        'cifar', 'cifar_large', 'mobile', 'large')},
 }
 DATA_FORMATS = ('NHWC', 'NCHW')
 

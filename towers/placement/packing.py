@@ -52,10 +52,7 @@ def plan_alike(tensors: Sequence[Optional[Gradient]], devices: Sequence[str]) ->
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
-  """Returns tensors of one dtype and of static shapes as one, on the device where it is called.
-
-  A single tensor stays as it is.
-  """
+  """Returns tensors of one dtype and static shapes as one, on the device of the call."""
   if len(tensors) == 1:
     return tensors[0]
   axis = _find_axis([tensor.shape for tensor in tensors])

@@ -32,10 +32,7 @@ class GlobalBatch(NamedTuple):
 
 def join_batches(batches: Sequence[Batch], *, num_workers: int = 1,
                  accumulate: int = 1) -> GlobalBatch:
-  """Returns the global batch of the batches of this worker's towers; each worker has as many.
-
-  A full step has `accumulate` micro-batches.
-  """
+  """Returns the global batch of this worker's towers; a step has `accumulate` micro-batches."""
   batches, num_towers = list(batches), len(batches) * num_workers
   if num_towers * accumulate > 1:
     micro_batch: Optional[Tensor] = None
