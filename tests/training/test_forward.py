@@ -74,17 +74,23 @@ def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
     assert losses == [expected.train() for _ in range(6)]
 
 
+@pytest.fixture(scope='module')
+def session():
+  """A session that only refuses."""
+  with build().session() as session:
+    yield session
+
+
 @pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('compute, message', [
     (lambda features: small.dense(features, 2, 'other'), 'other/.* is no variable of the program'),
     (lambda features, labels, more: features, 'takes more, and a batch has 2 parts')],
                          ids=['another variable', 'another part'])
-def test_what_does_not_fit_is_refused(compute, message):
-  with build().session() as session:
-    with pytest.raises(towers.UsageError, match=message):
-      session.predict((FEATURES, LABELS), compute)
-    with pytest.raises(towers.UsageError, match='has no batch'):
-      session.predict(iter([]), net)
+def test_what_does_not_fit_is_refused(compute, message, session):
+  with pytest.raises(towers.UsageError, match=message):
+    session.predict((FEATURES, LABELS), compute)
+  with pytest.raises(towers.UsageError, match='has no batch'):
+    session.predict(iter([]), net)
 
 
 @pytest.mark.parametrize('call, examples, words', [
@@ -96,14 +102,14 @@ def test_what_does_not_fit_is_refused(compute, message):
     ('evaluate', (FEATURES.astype(np.float64), LABELS), 'are 0: float64, 1: int32: cast'),
     ('predict', FEATURES[:, :3], 'the parts 0: float32 [?, 3], and those'),
     ('predict', FEATURES.astype(np.float64), '0: float64')])
-def test_examples_unlike_those_of_the_program_are_told_apart(call, examples, words):
-  with build().session() as session, pytest.raises(towers.UsageError) as caught:
+def test_examples_unlike_those_of_the_program_are_told_apart(call, examples, words, session):
+  with pytest.raises(towers.UsageError) as caught:
     getattr(session, call)(examples, *([net] if call == 'predict' else []))
   assert words in str(caught.value)
 
 
-def test_a_function_that_fails_by_itself_is_not_blamed_on_its_examples():
-  with build().session() as session, pytest.raises(ZeroDivisionError):
+def test_a_function_that_fails_by_itself_is_not_blamed_on_its_examples(session):
+  with pytest.raises(ZeroDivisionError):
     session.predict(FEATURES, lambda features: features / (1 // 0))
 
 

@@ -26,7 +26,7 @@ from towers.training.saving.history import MOST_ROLLBACKS, History
 from towers.training.settings.timetable import Interval, Timetable
 from towers.training.stepping.not_finite import NotFinite, Retried
 
-Run = functools.partial(small.Run, validates=True)
+Run = functools.partial(small.Run, validates=True, num_towers=1)
 
 
 class Recorder:

@@ -120,6 +120,7 @@ def test_a_matrix_is_in_the_result_and_no_curve(tmp_path):
   assert json.loads((tmp_path / 'result.json').read_text()) == result
 
 
+@pytest.mark.nightly(but='settings1')
 @pytest.mark.parametrize('settings', [{}, dict(input_mode='shard')])
 def test_rows_of_sizes_that_differ_are_a_list(settings):
   lengths = [3, 1, 7, 2, 6, 4, 5]

@@ -1,6 +1,7 @@
 """Checkpoints are equal for any number of towers and placement, and messages name what is wrong."""
 
 import errno
+import functools
 import os
 import shutil
 
@@ -12,6 +13,9 @@ from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
 from towers.training.saving.checkpoints import Checkpoints
+
+# In whatever shape a checkpoint is read, `test_shapes` shows.
+Run = functools.partial(small.Run, num_towers=1)
 
 
 def save(run, folder):
@@ -25,7 +29,7 @@ def restore(run, folder):
 
 
 def test_a_folder_without_a_checkpoint_restores_nothing(tmp_path):
-  with small.Run() as run:
+  with Run() as run:
     assert restore(run, tmp_path / 'new' / 'folder') is None
     assert (tmp_path / 'new' / 'folder').is_dir()
 
@@ -36,9 +40,9 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
     logits = small.dense(tf.tanh(small.dense(features, 6, 'hidden')), small.NUM_CLASSES, 'output')
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
-  with small.Run() as run:
+  with Run() as run:
     save(run, tmp_path)
-  with small.Run(model=wider) as run:
+  with Run(model=wider) as run:
     before = run.weights()
     with pytest.raises(UsageError) as error:
       restore(run, tmp_path)
@@ -55,7 +59,7 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named(folder, words, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'file').write_text('')
-  with small.Run() as run, run.graph.as_default(), pytest.raises(UsageError, match=words):
+  with Run() as run, run.graph.as_default(), pytest.raises(UsageError, match=words):
     Checkpoints(folder, keep=1)
   assert os.listdir() == ['file']
 
@@ -63,7 +67,7 @@ def test_a_folder_that_cannot_be_made_is_named(folder, words, tmp_path, monkeypa
 def trained(folder, steps, keep=5, warn=pytest.fail):
   """Trains from the newest checkpoint, saves after each step; returns the weights of each."""
   weights = []
-  with small.Run() as run, run.graph.as_default():
+  with Run() as run, run.graph.as_default():
     checkpoints = Checkpoints(str(folder), keep=keep, warn=warn)
     checkpoints.restore(run.session)
     run.steps.start(int(run.counters()[0]))
@@ -98,7 +102,7 @@ DATA = '.data-00000-of-00001'
 
 def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
   weights = trained(tmp_path / 'whole', 3)
-  with small.Run(seed=9) as run, run.graph.as_default():
+  with Run(seed=9) as run, run.graph.as_default():
     for damage, act in DAMAGES.items():
       folder = tmp_path / damage.replace(' ', '_')
       shutil.copytree(str(tmp_path / 'whole'), str(folder))
@@ -126,7 +130,7 @@ def test_any_damage_of_the_newest_index_falls_back(tmp_path):
   whole, random = index.read_bytes(), np.random.RandomState(0)
   places = [(-place, flip) for place in range(1, 49) for flip in (1, 72, 201)]
   places += [(random.randint(len(whole)), random.randint(1, 256)) for _ in range(60)]
-  with small.Run(seed=9) as run:
+  with Run(seed=9) as run:
     for place, flip in places:
       damaged = bytearray(whole)
       damaged[place] ^= flip
@@ -158,10 +162,10 @@ def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
     faults.flip_a_byte(tmp_path / (f'model.ckpt-{step}{DATA}'), 60)
   # The next checkpoint stays, although newer, damaged ones lie beside it.
   trained(tmp_path, 1, keep=1, warn=lambda line: None)
-  with small.Run() as run:
+  with Run() as run:
     assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-2')
   faults.flip_a_byte(tmp_path / (f'model.ckpt-2{DATA}'), 60)
-  with small.Run() as run, pytest.raises(UsageError) as error:
+  with Run() as run, pytest.raises(UsageError) as error:
     restore(run, tmp_path)
   for words in ('No checkpoint in', 'model.ckpt-2 cannot be read'):
     assert words in str(error.value)
@@ -176,7 +180,7 @@ def test_the_state_file_is_not_needed(content, tmp_path):
   (tmp_path / 'checkpoint').unlink()
   if content is not None:
     (tmp_path / 'checkpoint').write_bytes(content)
-  with small.Run() as run:
+  with Run() as run:
     assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-2')
 
 
@@ -190,7 +194,7 @@ def test_what_a_killed_run_left_half_written_is_removed_and_never_followed(tmp_p
   (tmp_path / 'folder' / '.writing-link').symlink_to(tmp_path / 'precious')
   (tmp_path / 'folder' / ('model.ckpt-3' + DATA)).write_bytes(b'no index')
   warnings = []
-  with small.Run(seed=9) as run, run.graph.as_default():
+  with Run(seed=9) as run, run.graph.as_default():
     assert Checkpoints(str(tmp_path / 'folder'), keep=1, warn=warnings.append).restore(run.session)
     small.assert_same_weights(run.weights(), weights[1], tolerance=0)
   assert not list((tmp_path / 'folder').glob('.writing-*'))
@@ -207,7 +211,7 @@ def test_a_checkpoint_is_there_once_its_last_file_is(tmp_path, monkeypatch):
 
 
 def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
-  with small.Run(optimizer='adam') as run, run.graph.as_default():
+  with Run(optimizer='adam') as run, run.graph.as_default():
     checkpoints = Checkpoints(str(tmp_path), keep=9)
     taken = []
     for _ in range(3):
@@ -254,7 +258,7 @@ def write_fixture(folder):
 @pytest.mark.parametrize('target', ['tensorflow_1_14', 'tensorflow_2_21'])
 def test_a_checkpoint_of_four_towers_on_either_target_goes_on_with_one_tower_here(target, tmp_path):
   shutil.copytree(os.path.join(WRITTEN, target), str(tmp_path / target))
-  with small.Run(num_towers=1, seed=9) as run:
+  with Run(seed=9) as run:
     assert restore(run, tmp_path / target)
     run.steps.start(3)
     losses = [run.train() for _ in range(3)]
