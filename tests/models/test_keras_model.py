@@ -221,10 +221,10 @@ def make_compiled(loss=doubled):
 
 
 def test_a_compiled_model_brings_its_loss():
-  with small.Run(model=KerasModel(make_compiled), num_towers=2) as run, \
-      small.Run(model=KerasModel(make_functional, loss=doubled), num_towers=2) as same, \
+  with small.Run(model=KerasModel(make_compiled), num_towers=1) as run, \
+      small.Run(model=KerasModel(make_functional, loss=doubled), num_towers=1) as same, \
       small.Run(model=KerasModel(make_compiled, loss='sparse_categorical_crossentropy'),
-                num_towers=2) as given:
+                num_towers=1) as given:
     for _ in range(3):
       loss = run.train()
       assert loss == same.train()

@@ -14,8 +14,9 @@ from tests.harness import small
 from towers.training.saving.files import list_steps
 
 STEPS = 12
-PLACES = [dict(), dict(validation_tower=True, num_towers=3), dict(variables='replicated'),
-          dict(accumulate=2, input_mode='next')]
+PLACES = [dict(), dict(validation_tower=True, num_towers=3),
+          dict(variables='replicated', num_towers=2),
+          dict(accumulate=2, input_mode='next', num_towers=2)]
 
 
 def model(batch, is_training):
@@ -24,8 +25,8 @@ def model(batch, is_training):
   return small.model(batch, is_training)
 
 
-def build(**settings):
-  return small.program(model, batch_size=6, shuffle=True, **settings)
+def build(num_towers=1, **settings):
+  return small.program(model, num_towers=num_towers, batch_size=6, shuffle=True, **settings)
 
 
 class Acts(towers.Callback):
@@ -98,7 +99,7 @@ def test_it_looks_at_anything_and_changes_nothing(tmp_path):
   class Looks(Acts):
     def on_step(self, run):
       super().on_step(run)
-      looked.append(run.session.run([run.program.towers[1].loss, run.program.batches[0].tensors]))
+      looked.append(run.session.run([run.program.towers[-1].loss, run.program.batches[0].tensors]))
       if run.step % 5 == 0:
         looked.append(run.session.validate())
 
@@ -192,7 +193,7 @@ def read_values(folder):
 
 @pytest.mark.nightly(but='one')
 @pytest.mark.parametrize('settings', [
-    dict(), dict(num_towers=1), dict(num_towers=3, tower_build='clone'),
+    dict(num_towers=2), dict(), dict(num_towers=3, tower_build='clone'),
     dict(num_towers=3, validation_tower=True)], ids=['two', 'one', 'cloned', 'aside'])
 def test_summaries_have_one_set_of_tags_for_any_towers(settings, tmp_path):
   image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
