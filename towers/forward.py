@@ -21,6 +21,7 @@ from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.host import HOST
+from towers.placement.set_values import keep_set_values
 from towers.placement.variables import build_variable_store
 from towers.rows import Rows, open_rows
 from towers.serving import call_predict, name_outputs
@@ -88,7 +89,7 @@ class Forward:
     """
     placement = 'first' if variables == 'replicated' else variables
     names = devices.names
-    with tf.Graph().as_default() as graph:
+    with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement)
       half = build_precision(precision, devices=names, loss_scale=1.0)
       with tf.device(HOST):
@@ -117,6 +118,7 @@ class Forward:
             self._fetches.append(call.compute(batch.tensors, index=index, scope=scope))
           tie_draws([op for op in graph.get_operations() if op not in store.initial_ops], draws,
                     tower=index, scope=scope, batch=batch)
+    with graph.as_default():
       self._session = tf.Session(graph=graph, config=build_session_config(devices))
       self._session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
                          tf.tables_initializer()])
@@ -152,8 +154,7 @@ class Forward:
                              'parts of an example as its arguments, as (images, labels).')
           parts.setdefault(name, []).append(values[:count])
     return {name: np.concatenate(values) if len({value.shape[1:] for value in values}) == 1
-                  else [row for value in values for row in value]
-            for name, values in parts.items()}
+            else [row for value in values for row in value] for name, values in parts.items()}
 
   def close(self) -> None:
     """Closes the session."""

@@ -224,8 +224,7 @@ class Session:
       batch_size: rows at a time, of what does not come in batches; None for the program's.
 
     Returns:
-      An array, or a dict of arrays, with a row for each example; where rows differ in size, as
-      those of padded examples may, a list of rows.
+      An array with a row for each example, a list if rows differ in size; or a dict of these.
 
     Raises:
       UsageError: the function does not fit the examples, or has variables of its own.

@@ -110,6 +110,12 @@ def test_values_arrive_on_every_tower_whatever_the_format(way, num_towers, place
       for name, copy in copies.items():
         if name.endswith('/' + variable.op.name):
           np.testing.assert_array_equal(copy, expected)
+    # Beside an open session the function is called again, in graphs of their own.
+    with run.opened.as_default():
+      features, labels = small.random_examples(5).arrays
+      likely = run.opened.predict(features, model.predict)[np.arange(5), labels]
+      assert run.opened.evaluate((features, labels))['loss'] == pytest.approx(
+          -np.log(likely).mean(), abs=1e-5)
     assert run.train() == pytest.approx(first_loss(), abs=1e-5)
 
 
