@@ -82,7 +82,7 @@ def read_sealed(path: str, schema: Mapping[str, Any]) -> Dict[str, Any]:
 
 def recall(path: str, schema: Mapping[str, Any], otherwise: str,
            warn: Callable[[str], None] = write_line) -> Optional[Dict[str, Any]]:
-  """Returns a sealed file's object, or None; warns of a damaged one, and what is `otherwise`."""
+  """Returns a sealed file's object, or None; of a damaged one it warns (`otherwise`)."""
   try:
     return read_sealed(path, schema)
   except FileNotFoundError:

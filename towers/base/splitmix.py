@@ -16,7 +16,7 @@ def mix(values: Any, bitwise: Any) -> Any:
   """Returns int64 values of the same shape, which look random; equal ones only for equal ones.
 
   Args:
-    values: an int64 tensor, or an int64 array, of which numpy warns where a single number wraps.
+    values: an int64 tensor or array; no single number, since numpy warns where one wraps around.
     bitwise: `tf.bitwise` for a tensor, `numpy` for an array.
   """
   for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS):

@@ -74,7 +74,7 @@ def same_bits(left: Any, right: Any) -> bool:
 
 
 def find_norm(values: Any, others: Any = None) -> float:
-  """Returns the norm of arrays, or of their difference, infinite for NaN or other shapes."""
+  """Returns the norm of arrays, or of their difference; infinite for a NaN or unequal shapes."""
   lefts = [array.astype(np.float64) for array in _arrays(values)]
   if others is not None:
     rights = [array.astype(np.float64) for array in _arrays(others)]

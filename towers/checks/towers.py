@@ -119,7 +119,7 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
 
 
 def _without_updates(model):
-  """Returns the model for validation, with an update that does nothing, so that none is missed."""
+  """Returns the model for validation, with an update that does nothing: no check misses one."""
   def changed(batch, is_training):
     del is_training
     returned = model(batch, False)

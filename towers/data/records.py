@@ -4,7 +4,7 @@
           ──► one by one: parse, your function from a record to an example
 
 Nothing but the index stays in memory. The first record is parsed at once, so that a function that
-does not fit the files fails before a graph is built, and unknown shapes become its own.
+does not fit the files fails before a graph is built; unknown shapes become those of one example.
 """
 
 import glob

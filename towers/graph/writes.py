@@ -158,7 +158,10 @@ def _is_switched(op, switch) -> bool:
 
 
 def find_writes(graph: Graph, variables: Optional[Iterable[Operation]] = None) -> List[Write]:
-  """Returns every op of a graph that changes one of the variables, ops, or any; run or not."""
+  """Returns every op of a graph that changes one of the variables, even if no step runs it.
+
+  The variables are ops; None for any.
+  """
   changed: Dict[Any, List[Any]] = {}
   frames: Dict[Any, str] = {}
   if variables is None:

@@ -218,7 +218,7 @@ def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
                        num_shapes: int) -> Tensor:
   """Returns the sum of all workers' tensors on the host, whose shape each step chooses of several.
 
-  Each has a `shape_index`, an int32 scalar below `num_shapes`, the same in all. None is empty.
+  Each has a `shape_index`, an int32 scalar below `num_shapes`, the same in all. No tensor is empty.
   """
   _check_dtype(value)
   value, group = _join_group(value, num_workers, 'sum of one of several', num_shapes)

@@ -25,7 +25,7 @@ from tensorflow_v1 import Operation, Tensor, Variable, before_each_run, tf
 from towers.graph.writes import Write, find_writes
 from towers.placement.host import HOST
 
-# The collection of replicas: no local variables, whose initializer would undo a restore before.
+# The collection of replicas: not of local variables, whose initializer would undo a restore.
 REPLICAS = 'replicas_of_variables'
 _REPLICA_SCOPE = 'copies/tower_{}/'
 _IS_REPLICA = re.compile(r'copies/tower_\d+/')

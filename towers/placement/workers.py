@@ -37,7 +37,10 @@ def sum_over_workers(value: Tensor, workers: Workers) -> Tensor:
 
 def build_sum_of_numbers(size: int,
                          workers: Workers) -> Callable[[Session, np.ndarray], np.ndarray]:
-  """Returns `(session, numbers)` to the sum of all workers' `[size]` numbers, called at once."""
+  """Returns a function `(session, numbers)` that sums `[size]` numbers over the workers.
+
+  All workers must call it at once.
+  """
   with tf.device(HOST), tf.name_scope('numbers'):
     given = tf.placeholder(tf.float64, [size])
     total = sum_over_workers(given, workers)

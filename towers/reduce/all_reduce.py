@@ -119,7 +119,7 @@ def _sum(reduced, workers, sum_all, *, numbers=None, wire=None):
   """Returns `reduced` with the sums over all towers and workers, and the sum of `numbers`, if any.
 
   Between workers sparse gradients go as rows in slots: their values, which may be rounded, and
-  their indices. Those without a static shape go alone; an only worker has them on each tower.
+  their indices. Those without a static shape go alone; a single worker has them on each tower.
   """
   pairs, devices = [reduced.gradients, *reduced.replicas], _list_devices(reduced)
   is_alone = workers.num_workers == 1

@@ -30,7 +30,8 @@ class ReducedGradients(NamedTuple):
       also puts the next training batch of every tower. Until `divide_by_weights`, losses with
       weights and their gradients are means over the examples of weight times loss.
     gradients: (gradient, variable) of all variables that the loss depends on.
-    partly_without_gradient: variables on which some towers' losses do not depend: 0 of these.
+    partly_without_gradient: the variables that the loss of some towers does not depend on, where
+      the gradient is 0.
     metrics: a float32 vector on the host, to fetch with the loss: what the towers have summed over
       the examples of the step: the loss first, then as `Tower.sums` and `Tower.weights` of the
       other metrics, and last the number of examples, unless that is an int; None where the model

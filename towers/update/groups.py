@@ -119,7 +119,8 @@ def choose_rate(optimizer: Optimizers,
                 learning_rate: Union[float, Callable[[Plan], Rate], None], plan: Plan) -> Rate:
   """Returns the learning rate, NaN where only the optimizer knows it; of several, the first's.
 
-  A `learning_rate`, or a function from the training plan to it, is for functions of the rate.
+  A `learning_rate`, or a function from the training split's plan to it, is for optimizers that are
+  functions of the rate.
 
   Raises:
     UsageError: no optimizer, or a rate that is given twice or not at all.
