@@ -92,10 +92,13 @@ class Forward:
     with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement)
       half = build_precision(precision, devices=names, loss_scale=1.0)
-      with tf.device(HOST):
-        self._batches = [Batch(tf.nest.map_structure(lambda tensor: tf.placeholder(
-            tensor.dtype, [None, *tensor.shape.as_list()[1:]]), template),
-                               tf.placeholder(tf.int32, []), may_be_empty=True) for _ in names]
+      self._batches = []
+      for device in names:
+        with tf.device(device):
+          tensors = tf.nest.map_structure(lambda tensor: tf.placeholder(
+              tensor.dtype, [None, *tensor.shape.as_list()[1:]]), template)
+        with tf.device(HOST):
+          self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True))
       draws = begin_draws(store.seed)
       whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)

@@ -192,6 +192,10 @@ def _from_flat(taken, feeds):
   batches = []
   for tower, flat in enumerate(taken):
     templates = [feed.templates[tower] for feed in feeds]
+    if feeds[0].stage is None:
+      # Here too a tower's batch is on its device: tf.map_fn stands where its input does.
+      with tf.device(feeds[0].devices[tower]):
+        flat = [tf.identity(value) for value in flat[:-1]] + flat[-1:]
     is_static = all(template.is_static for template in templates)
     if is_static and len({template.num_examples for template in templates}) == 1:
       flat = list(flat[:-1]) + [templates[0].num_examples]
