@@ -74,8 +74,11 @@ class KerasModel:
     scalar bool tensor, as `training` and as the learning phase.
 
     Raises:
-      UsageError: `make` returned no Keras model, or there is no loss.
+      UsageError: `make` returned no Keras model, there is no loss, or a batch is no such pair.
     """
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+      raise UsageError(f'KerasModel takes batches of (inputs, labels), and got {batch!r}: several '
+                       'inputs are one structure, as in from_arrays((images, ages), labels).')
     inputs, labels = batch
     graph = tf.get_default_graph()
     is_first = self._graph is not graph

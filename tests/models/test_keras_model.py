@@ -193,6 +193,8 @@ def test_mistakes_are_told():
   with tf.Graph().as_default(), pytest.raises(UsageError, match='takes a function that makes the '
                                                                 'model'):
     KerasModel(keras.layers.Dense(3))
+  with pytest.raises(UsageError, match=r'\(inputs, labels\), and got .* several inputs are one'):
+    KerasModel(lambda: 'no model')((1, 2, 3), True)
   with pytest.raises(UsageError, match="returned 'no model', which is no model of"):
     small.Run(model=KerasModel(lambda: 'no model'))
   with pytest.raises(UsageError, match='reads the variable .* itself.*validation=switch'):
