@@ -4,6 +4,7 @@ CPU devices count as GPUs here, so that tensors are packed and gated as on these
 """
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -17,6 +18,10 @@ from towers.update.finite import build_all_finite, find_units
 
 KNOWN = ('sgd', 'momentum', 'nesterov', 'adam')
 VALUES = (np.nan, np.inf, -np.inf)
+
+
+def name(value):
+  return re.sub(r'<function (\w+) at \w+>', r'\1', str(value))
 
 
 @pytest.fixture(name='on_gpus')
@@ -57,7 +62,8 @@ CASES = [
     ]]
 
 
-@pytest.mark.parametrize('settings, is_known', nightly_but([CASES[3], *CASES[-2:]], CASES), ids=str)
+@pytest.mark.parametrize('settings, is_known', nightly_but([CASES[3], *CASES[-2:]], CASES),
+                         ids=name)
 def test_good_steps_are_those_of_the_gate_on_the_host_to_the_bit(settings, is_known, on_gpus,
                                                                  monkeypatch):
   gated, losses, state = train(**settings)
@@ -72,7 +78,7 @@ REFUSED = [(settings, value) for (settings, _), value in zip(CASES, itertools.cy
            if 'precision' not in settings]
 
 
-@pytest.mark.parametrize('case, value', nightly_but(REFUSED[1:2], REFUSED), ids=str)
+@pytest.mark.parametrize('case, value', nightly_but(REFUSED[1:2], REFUSED), ids=name)
 def test_a_refused_step_changes_nothing(case, value, on_gpus):
   with Run(**{**dict(num_towers=3, model=normed), **case},
            train=faults.poison(TRAIN, ROW, value)) as run:
