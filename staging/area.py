@@ -99,8 +99,7 @@ class _Area:
                              capacity=capacity)
         self._areas.append((area, on_host, where))
     self.put_op, self.fill_op = self._put(tensors), self._put(tensors)
-    # On the area's device, since a clear does not follow its area: elsewhere it finds another one,
-    # or none.
+    # On the area's device, since a clear does not follow it: elsewhere it finds another or none.
     clears = self._of_each(lambda area, _: area.clear())
     self.clear_op = clears[0] if len(clears) == 1 else tf.group(*clears)
 

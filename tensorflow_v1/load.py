@@ -72,18 +72,17 @@ def _without_the_unused() -> Iterator[None]:
   imports distutils, which new setuptools replace by all of their own: 0.2 s.
   """
   unused = 'tf_keras.src.optimizers', 'keras.src.optimizers'
-  finder: Any = getattr(sys.modules.get('_distutils_hack'), 'DISTUTILS_FINDER', None)
+  hack = sys.modules.get('_distutils_hack')
+  finders = [each for each in sys.meta_path if each is getattr(hack, 'DISTUTILS_FINDER', None)]
   modules: Dict[str, Any] = sys.modules
   before = set(modules)
   modules.update(dict.fromkeys(set(unused) - before))  # An import of such a name fails.
-  is_found = finder in sys.meta_path
-  if is_found:
+  for finder in finders:
     sys.meta_path.remove(finder)
   try:
     yield
   finally:
-    if is_found:
-      sys.meta_path.insert(0, finder)
+    sys.meta_path[:0] = finders
     for name in set(modules) - before:
       if name in unused or name.split('.')[0] == 'distutils':
         del modules[name]

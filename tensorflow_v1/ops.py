@@ -1,8 +1,9 @@
 """Ops of which the targets differ, and a gradient that 1.14 has for ref variables alone."""
 
 import contextlib
+from typing import Iterator
 
-from tensorflow.python.ops import gen_resource_variable_ops
+from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops
 
 from tensorflow_v1.load import IS_1, tf
 from tensorflow_v1.types import Tensor
@@ -26,6 +27,17 @@ def select(flag: Tensor, tensor: Tensor, number: float) -> Tensor:
   else:
     no = tf.fill(tf.shape(tensor), tf.constant(number, tensor.dtype))
   return tf.raw_ops.Select(condition=flag, x=tensor, y=no)
+
+
+@contextlib.contextmanager
+def control_flow_v1() -> Iterator[None]:
+  """Lets `tf.cond` and `tf.while_loop` make ops of the graph, never functions."""
+  before = control_flow_util.ENABLE_CONTROL_FLOW_V2
+  control_flow_util.ENABLE_CONTROL_FLOW_V2 = False
+  try:
+    yield
+  finally:
+    control_flow_util.ENABLE_CONTROL_FLOW_V2 = before
 
 
 def _differentiate_gather_nd(op, grad):

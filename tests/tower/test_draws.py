@@ -165,6 +165,19 @@ def test_what_is_measured_and_predicted_draws_alike(num_towers, mode, settings):
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
+@pytest.mark.skipif(not hasattr(tf, 'enable_control_flow_v2'), reason='1.14 has none to enable')
+@pytest.mark.nightly(but='dynamic_rnn')
+@pytest.mark.parametrize('name', ['branch', 'branch in a loop', 'dynamic_rnn', 'map_fn'])
+def test_control_flow_v2_draws_the_same(name):
+  _, weights, _ = one_tower(name)
+  tf.enable_control_flow_v2()
+  try:
+    _, others, _ = train(name, 3, 'shard')
+  finally:
+    tf.disable_control_flow_v2()
+  np.testing.assert_allclose(others[0], weights[0], rtol=0, atol=1e-5)
+
+
 def test_rows_and_steps_draw_other_numbers():
   def model(batch, is_training):
     noise = tf.random.uniform([tf.shape(batch[0])[0], 7])

@@ -2,7 +2,7 @@
 
 from typing import Optional
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import control_flow_v1, tf
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.tower.batch_norm_layer import gradients_of_training
 from towers.tower.precision import LARGEST_HALF_SCALE, Precision
@@ -10,6 +10,7 @@ from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 
+@control_flow_v1()
 def differentiate(tower: Tower, recording: Recording, precision: Optional[Precision]) -> Tower:
   """Returns the tower with the gradients of its loss, zero where its batch is empty."""
   num_ops = len(recording.list_ops())

@@ -3,7 +3,7 @@
 import contextlib
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from tensorflow_v1 import Tensor, Variable, tf
+from tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.data.components import naming_dtypes
 from towers.data.composite import decode_batch
 from towers.input.batch import Batch
@@ -67,6 +67,7 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_creator_scope(creator))
       contexts.enter_context(variables.naming_missing(tower=index))
       contexts.enter_context(naming_dtypes(tensors))
+      contexts.enter_context(control_flow_v1())
       return self.model(decode_batch(tensors), self.is_training)
 
 

@@ -63,8 +63,7 @@ _KINDS = {
 _BLOCKS = {'TruncatedNormal': 256}
 # Numbers that 1.14 may draw for a global batch: 256 MB.
 _MOST_NUMBERS = 2 ** 26
-# A counter of 64 bits holds the step below the turn, and the turn of a loop below that of an outer
-# one.
+# A counter of 64 bits holds the step below the turn, and the turn below that of an outer loop.
 _MOST_STEPS, _MOST_TURNS = 2 ** 32, 2 ** 16
 
 
@@ -113,8 +112,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
       raise UsageError(
           f'The model draws random numbers by {unseedable}, which cannot be tied to the seed and '
           'the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, outside of any '
-          'tf.function, which tf.cond and tf.while_loop also are unless '
-          'tf.disable_control_flow_v2() has been called.')
+          'tf.function.')
   random = list(filter(is_random, ops))
   names = [op.name.replace(scope, '') for op in random]
   if not draws.names:

@@ -38,8 +38,7 @@ def find_folds(ops: Sequence[Operation], batch: Batch, *, scope: str,
 
   Args:
     ops: that draw.
-    batch: of their tower.
-    scope: of it.
+    batch, scope: of their tower.
     call_beside: as of `Tower`.
   """
   draws = {op.name.replace(scope, ''): op.outputs[0] for op in ops}
