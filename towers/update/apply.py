@@ -83,8 +83,8 @@ def _build_step(reduced, groups, weight_decay, guard, averages):
   # A tower may read a variable for more than its own gradient. Its forward pass ends with its loss,
   # for which the guard waits too.
   before = update_ops if guard else [reduced.loss] + update_ops
-  gated = gate and tf.group(
-      _apply_gradients(reduced, groups, _find_readers(update_ops, reduced), gate), *update_ops)
+  gated = gate and _apply_gradients(
+      reduced, groups, _find_readers(update_ops, reduced), gate, update_ops)
 
   def update():
     applied = gated or _apply_gradients(_decay_all(reduced, weight_decay), groups, before)
@@ -107,14 +107,14 @@ def _build_step(reduced, groups, weight_decay, guard, averages):
   return tf.group(*update(), name='step')
 
 
-def _apply_gradients(reduced, groups, before, gate=None):
-  """Returns the op that updates all variables and replicas, once `before` have run."""
+def _apply_gradients(reduced, groups, before, gate=None, beside=()):
+  """Returns the op that updates all variables and replicas, after `before`, and runs `beside`."""
   # One op to wait for: each update of a thousand variables would wait for a thousand update ops.
   before = [tf.group(*before)] if len(before) > 1 else before
   # Numbers such as momentum are on the host; updates stand with their variables all the same.
   with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
-    applied = []
+    applied = list(beside)
     for (optimizer, _, every, _), indices in groups:
       pairs = [gradients[index] for gradients in [reduced.gradients, *reduced.replicas]
                for index in indices]
