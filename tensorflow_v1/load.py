@@ -69,7 +69,7 @@ def _without_the_unused() -> Iterator[None]:
   """Leaves out what TensorFlow imports and graphs do not use; later imports find it as ever.
 
   2.x loads Keras for its optimizers' names in SavedModels: 0.2 s. For a comparison of versions 1.14
-  imports distutils, which new setuptools replace by all of their own: 0.2 s.
+  imports distutils, which new setuptools replace by all of their own: 0.1 s.
   """
   unused = 'tf_keras.src.optimizers', 'keras.src.optimizers'
   hack = sys.modules.get('_distutils_hack')

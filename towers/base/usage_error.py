@@ -9,7 +9,6 @@ import functools
 import inspect
 import os
 import sys
-import sysconfig
 import traceback
 from typing import Any, Callable, Collection, List, Sequence, Tuple
 
@@ -55,6 +54,8 @@ def _end(before, kind, error, trace):
   if before is not sys.__excepthook__:  # Such as one that reports errors elsewhere.
     before(kind, error, trace)
   code = error.tell()
+  import sysconfig  # Not at each start.
+
   paths = sysconfig.get_paths()
   others = (os.path.dirname(os.path.dirname(__file__)),
             paths['stdlib'], paths['purelib'], paths['platlib'])

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorflow_v1 import Tensor, tf
 from towers.graph.source import format_op
-from towers.graph.walk import find_dead, find_dependents, find_needed, is_in_loop
+from towers.graph.walk import find_dead, find_dependents, find_loops, find_needed
 from towers.graph.writes import find_writes
 from towers.placement.randomness import find_draws, find_numbers, find_unseedable, is_random
 from towers.tower.all_towers import OWN_SUMS, PLACES, SUMS
@@ -98,9 +98,9 @@ class FedTower:
     if self._writes_early:
       raise LeftOut('the loss or a metric changes a variable')
     for op in self._draws:
-      if is_in_loop(op) or is_random(op) and not self._moves_state:
-        how = 'in a loop' if is_in_loop(op) else 'by a state of its own'
-        raise LeftOut(f'{op.name} draws {how}')
+      loops = find_loops(op)
+      if loops or is_random(op) and not self._moves_state:
+        raise LeftOut(f'{op.name} draws {"in a loop" if loops else "by a state of its own"}')
     for op in filter(find_unseedable, self.ops):
       raise LeftOut(f'{op.name} draws in a function')
     self._fetches = {('sum', name): value for name, value in self._sums.items()}

@@ -86,10 +86,14 @@ def find_dead(ops: Sequence[Operation]) -> Set[Operation]:
   return dead
 
 
-def is_in_loop(op: Operation) -> bool:
-  """Returns whether an op is inside of a `tf.while_loop`."""
+def find_loops(op: Operation) -> List[Any]:
+  """Returns the contexts of the loops around an op, as of `tf.while_loop`, the outermost first."""
+  loops: List[Any] = []
   context = op._get_control_flow_context()
-  return context is not None and context.GetWhileContext() is not None
+  while context is not None and context.GetWhileContext() is not None:
+    loops.insert(0, context.GetWhileContext())
+    context = loops[0].outer_context
+  return loops
 
 
 def find_called(graph: Any, node: Any) -> List[str]:

@@ -30,6 +30,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
+from towers.graph.walk import find_loops
 from towers.input.batch import Batch
 from towers.input.cut import leading_size
 from towers.placement.host import HOST
@@ -41,7 +42,7 @@ from towers.placement.randomness import (
   step_reader,
   tower_seeds,
 )
-from towers.tower.drawing.folds import find_folds, find_loops, guess_fold
+from towers.tower.drawing.folds import find_folds, guess_fold
 
 _HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
 _PHILOX = 1

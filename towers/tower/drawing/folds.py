@@ -9,10 +9,11 @@ call of the model, which may have made constants of it.
 A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has a fold of 1.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from tensorflow_v1 import Operation, tf
 from towers.graph.resized import infer_shapes
+from towers.graph.walk import find_loops
 from towers.input.batch import Batch
 
 # Primes that no model has: of rows, and of other axes of any size.
@@ -67,16 +68,6 @@ def find_folds(ops: Sequence[Operation], batch: Batch, *, scope: str,
     found.update(_find_by(unknown, lambda: [tensor.shape for tensor in _find_in(
         call_beside(rows=_ROWS, other=_ANY).batch, unknown)], knows_axes=True))
   return {**folds, **found}
-
-
-def find_loops(op: Operation) -> List[Any]:
-  """Returns the contexts of the loops around an op, the outermost first."""
-  loops: List[Any] = []
-  context = op._get_control_flow_context()
-  while context is not None and context.GetWhileContext() is not None:
-    loops.insert(0, context.GetWhileContext())
-    context = loops[0].outer_context
-  return loops
 
 
 def _find_taken_apart(loop):

@@ -18,7 +18,7 @@ from typing import Dict, Iterable, Set
 import numpy as np
 
 from tensorflow_v1 import Operation, Tensor, tf
-from towers.graph.walk import find_needed, is_in_loop, sort
+from towers.graph.walk import find_loops, find_needed, sort
 from towers.tower.all_towers import SUMS
 from towers.tower.recomputing.segments import Activation
 
@@ -90,7 +90,7 @@ def _is_pure(op):
          for tensor in [*op.inputs, *op.outputs]):
     return False
   # The key of a random op is a constant, which clones find by its name.
-  return op.type not in ('Const', 'Enter', 'Exit') and not is_in_loop(op)
+  return op.type not in ('Const', 'Enter', 'Exit') and not find_loops(op)
 
 
 def _find_small(sizes: Iterable[int], total: int) -> int:

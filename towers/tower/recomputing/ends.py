@@ -4,7 +4,7 @@ import collections
 from typing import Dict, List, Sequence, Set
 
 from tensorflow_v1 import Operation
-from towers.graph.walk import find_dependents, find_needed, is_in_loop, list_sources, sort
+from towers.graph.walk import find_dependents, find_loops, find_needed, list_sources, sort
 from towers.tower.batch_norm_layer import is_choice
 from towers.tower.recomputing.activations import READS_SHAPES
 
@@ -32,7 +32,7 @@ def find_ends(readers: Sequence[Sequence[Operation]], roots: Sequence[Operation]
         ends[levels[source]].add(source)
   depths = _find_depths(set().union(*ends.values()))
   # The switch that begins a branch is not in it.
-  return [[op for op in ends[segment] if not is_in_loop(op)
+  return [[op for op in ends[segment] if not find_loops(op)
            and depths[op] == (op.type == 'Switch' and not is_choice(op))]
           for segment in range(len(readers) + 1)]
 

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Set
 
 from tensorflow_v1 import Operation, tf
 from towers.base.reason import is_about_room
-from towers.graph.walk import find_dependents, find_needed, is_in_loop
+from towers.graph.walk import find_dependents, find_loops, find_needed
 from towers.graph.writes import find_writes
 from towers.training.stepping.steps import Steps
 from towers.training_graph import TrainingGraph
@@ -72,7 +72,7 @@ def _find_waiting(failed: Operation) -> Set[Operation]:
   A Merge may: it passes on whichever of its inputs comes first. Behind it an op waits only if it
   waits for the failed op in another way too. In a loop another iteration may have failed.
   """
-  if is_in_loop(failed):
+  if find_loops(failed):
     return set()
   merges = {op for op in failed.graph.get_operations() if op.type in ('Merge', 'RefMerge')}
   return find_dependents([failed], without=merges)
