@@ -29,12 +29,10 @@ def get_compute_capabilities() -> List[Tuple[int, int]]:
 
 
 def use_deterministic_kernels() -> None:
-  """Chooses deterministic kernels: cuDNN's on 1.14, all on 2.x; before the first session."""
+  """Chooses cuDNN's deterministic kernels, before the first session."""
   os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
   if CHOOSES_BATCH_NORM:
     os.environ[PERSISTENT_BATCH_NORM] = '0'
-  if hasattr(tf.config.experimental, 'enable_op_determinism'):
-    tf.config.experimental.enable_op_determinism()
 
 
 def uses_persistent_batch_norm() -> bool:
