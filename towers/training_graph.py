@@ -25,7 +25,7 @@ from towers.input.plan import build_plan
 from towers.input.wait import build_input_wait
 from towers.placement.cluster import read_cluster
 from towers.placement.collectives import choose_collective, choose_wire
-from towers.placement.devices import build_devices
+from towers.placement.devices import build_devices, compiles
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
@@ -222,7 +222,7 @@ class TrainingGraph:
       self.averages = build_averages(given.average_weights)
     self.train_op = build_train_op(
         self.gradients, optimizer=self._groups, weight_decay=given.weight_decay,
-        averages=self.averages)
+        is_compiled=compiles(self.devices.kind, given.precision), averages=self.averages)
     self.input_wait = build_input_wait(self.feed, self.batches, after=self.train_op)
     add_op = self.gradients.add_op
     self.add_wait = add_op and build_input_wait(self.feed, self.batches, after=add_op)

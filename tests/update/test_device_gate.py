@@ -145,7 +145,7 @@ def test_units_are_split_into_what_they_hold(is_open, on_gpus):
     tensors = [tf.constant(value) for value in values]
     tensors[1], tensors[6] = tf.split(tf.concat([tensors[1], tensors[6]], 0), [3, 5])
     passed = {}
-    for unit in find_units(tensors):
+    for unit in find_units(tensors, False):
       passed.update(unit.split(select(tf.constant(is_open), unit.tensor, -0.0)))
     for tensor, value in zip(tensors, values):
       found = session.run(passed[tensor.name])

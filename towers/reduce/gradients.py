@@ -62,10 +62,11 @@ class ReducedGradients(NamedTuple):
 
   @property
   def begins_with_loss(self) -> bool:
-    """Whether `metrics` begins with `loss` itself, so that one fetch brings both."""
-    return self.metrics is not None and (
-        any(part is self.loss for part in self.metrics.op.inputs) or
-        any(part is self.metrics for part in self.loss.op.inputs))
+    """Whether `metrics` begins with `loss`, so that one fetch brings both."""
+    if self.metrics is None:
+      return False
+    of_loss, of_metrics = [[tensor, *tensor.op.inputs] for tensor in (self.loss, self.metrics)]
+    return any(part is other for part in of_loss for other in of_metrics)
 
   def map_gradients(self, change: Callable[[Gradient, Variable], Gradient]) -> 'ReducedGradients':
     """Returns the same with `change(gradient, variable)`, on the variable's device, of each."""
@@ -106,9 +107,11 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
     losses = []
     for tower in towers:
       with tf.device(tower.device):
-        put_op = tower.batch.put_op
-        own = tower.loss if put_op is None else run_beside(tower.loss, put_op)
-        losses.append(_join_metrics(tower, own))
+        put_op, joined = tower.batch.put_op, _join_metrics(tower)
+        # XLA compiles no merge: metrics that wait for one would be a program of their own.
+        own = tower.loss if len(towers) == 1 else joined
+        own = own if put_op is None else run_beside(own, put_op)
+        losses.append(joined if joined.shape.rank and len(towers) == 1 else own)
     with tf.device(HOST):
       loss, metrics = add_all(losses), None
       if loss.shape.rank:
@@ -124,11 +127,11 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
                           metrics=metrics, mean_weight=mean_weight, replicas=replicas)
 
 
-def _join_metrics(tower, loss):
+def _join_metrics(tower):
   """Returns the tower's loss, in one vector with what it has summed for metrics, if it has any."""
   if list(tower.sums) == ['loss']:
-    return loss
-  values = [loss, *[tower.sums[name] for name in tower.sums if name != 'loss'],
+    return tower.loss
+  values = [tower.loss, *[tower.sums[name] for name in tower.sums if name != 'loss'],
             *[tower.weights[name] for name in tower.weights if name != 'loss']]
   if not isinstance(tower.num_examples, int):
     values.append(tf.cast(tower.num_examples, tf.float32))

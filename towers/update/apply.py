@@ -22,7 +22,7 @@ from towers.update.slots import make_slots
 
 @uncollected()
 def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Sequence[Group]],
-                   weight_decay: float = 0.0, guard: bool = True,
+                   weight_decay: float = 0.0, guard: bool = True, is_compiled: bool = False,
                    averages: Optional[Averages] = None) -> Union[Operation, Tensor]:
   """Returns what to run to update all weights, and both counters, once.
 
@@ -33,6 +33,7 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
       dimensions, once: weights decay, biases and norms do not.
     guard: skip a step whose loss or gradients are not all finite, so that no variable changes. Then
       the result is a scalar bool, whether the step was done; else an op.
+    is_compiled: whether XLA compiles on the towers' devices.
     averages: of the weights, which the step moves too; or None.
 
   Raises:
@@ -41,7 +42,8 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
   """
   num_ops = len(tf.get_default_graph().get_operations())
   with tf.name_scope('apply'):
-    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard, averages)
+    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard, is_compiled,
+                       averages)
     if reduced.replicas:
       step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
       follow_writes(step_ops - {variable.initializer for variable in tf.global_variables()})
@@ -61,15 +63,15 @@ def _list_groups(optimizer, reduced):
   return [(group, indices) for group, indices in by_group if indices]
 
 
-def _build_step(reduced, groups, weight_decay, guard, averages):
+def _build_step(reduced, groups, weight_decay, guard, is_compiled, averages):
   """Returns the op that does the step, or the bool whether the guard has let it."""
   update_ops = list(reduced.towers[0].update_ops)
   gate, is_finite = None, None
   if guard and gates_on_device(reduced, [group for group, _ in groups]):
-    gate = DeviceGate(_decay_all(reduced, weight_decay))
+    gate = DeviceGate(_decay_all(reduced, weight_decay), is_compiled)
     reduced, weight_decay, is_finite = gate.reduced, 0.0, gate.is_finite
   elif guard:
-    is_finite = build_is_finite(reduced)
+    is_finite = build_is_finite(reduced, is_compiled)
   writes = _find_writes(reduced, update_ops, is_finite)
   if gate is not None:
     writes = writes._replace(late=gate.pass_writes(writes.late))

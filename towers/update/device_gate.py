@@ -54,9 +54,10 @@ class DeviceGate:
     is_finite: a scalar bool on the host.
   """
 
-  def __init__(self, reduced: ReducedGradients):
+  def __init__(self, reduced: ReducedGradients, is_compiled: bool):
     """Builds the gates of gradients for which `gates_on_device` holds, as they will be applied."""
     self._flags: Dict[str, Tensor] = {}
+    self._is_compiled = is_compiled
     # The only tower's loss before `run_beside`: XLA does not compile a merge, and a step whose
     # gradients wait for one is two programs.
     loss = reduced.loss.op.inputs[0] if reduced.loss.op.type == 'Merge' else reduced.loss
@@ -74,7 +75,7 @@ class DeviceGate:
     device = pairs[0][0].device
     tensors = [gradient for gradient, _ in pairs]
     with tf.device(device):
-      units = find_units(tensors + [loss] if loss.device == device else tensors)
+      units = find_units(tensors + [loss] if loss.device == device else tensors, self._is_compiled)
       finite = [tf.is_finite(total) for total in sum_units(units).values()]
       if loss.device != device:
         finite.append(loss_is_finite)
@@ -102,7 +103,7 @@ class DeviceGate:
         passed: Dict[str, Tensor] = {}
         # What is added may have been computed on another device.
         added = [tf.identity(op.inputs[1]) for op in ops]
-        for unit in find_units(added):
+        for unit in find_units(added, self._is_compiled):
           passed.update(unit.split(select(self._flags[device], unit.tensor, _NOTHING[kind])))
         for op, value in zip(ops, added):
           op._update_input(1, passed[value.name])

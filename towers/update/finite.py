@@ -4,7 +4,9 @@ A sum is finite only if all of its terms are, and so is the sum of sums. A sum o
 overflows only near the largest float, where training has failed anyway.
 
   on a GPU   a, b, c ──► packed ──► one sum      each op costs microseconds, whatever its size
-  on a CPU   a ──► sum, b ──► sum, c ──► sum     a copy would cost more than an op
+  else       a ──► sum, b ──► sum, c ──► sum     a copy would cost more than an op
+
+Where XLA compiles, a program joins the sums with what is beside them; packed tensors it would keep.
 
 Where an all-reduce has packed gradients, its buffers are summed and not their parts.
 """
@@ -45,7 +47,7 @@ class Unit(NamedTuple):
             else tf.reshape(piece, part.shape) for part, piece in zip(self.parts, pieces)}
 
 
-def find_units(tensors: Sequence[Tensor]) -> List[Unit]:
+def find_units(tensors: Sequence[Tensor], is_compiled: bool) -> List[Unit]:
   """Returns the units that hold tensors of one device, on that device."""
   by_name = {tensor.name: tensor for tensor in tensors}
   by_part = {_find_part(tensor).name: tensor for tensor in by_name.values()}
@@ -57,7 +59,8 @@ def find_units(tensors: Sequence[Tensor]) -> List[Unit]:
       if by_part[split.outputs[0].name] is tensor:
         units.append(Unit(split.inputs[0], [by_part[part.name] for part in split.outputs]))
     # The rows of a sparse gradient are of any number.
-    elif is_gpu(tensor.device) and size and size * tensor.dtype.size <= _LARGEST_PACKED_BYTES:
+    elif (is_gpu(tensor.device) and not is_compiled and size
+          and size * tensor.dtype.size <= _LARGEST_PACKED_BYTES):
       small.setdefault(tensor.dtype, []).append(tensor)
     else:
       units.append(Unit(tensor, [tensor]))
@@ -96,10 +99,10 @@ def sum_units(units: Sequence[Unit]) -> Dict[DType, Tensor]:
   return {dtype: add_all(found) for dtype, found in totals.items()}
 
 
-def build_all_finite(values: Sequence[Any]) -> Tensor:
+def build_all_finite(values: Sequence[Any], is_compiled: bool = False) -> Tensor:
   """Returns a scalar bool on the host: whether all tensors and IndexedSlices but None are finite.
 
-  Each device sends a single number to the host.
+  Each device sends a single number to the host. `is_compiled` is whether XLA compiles there.
   """
   by_device: Dict[str, List[Tensor]] = {}
   for value in values:
@@ -109,7 +112,7 @@ def build_all_finite(values: Sequence[Any]) -> Tensor:
   totals: Dict[DType, List[Tensor]] = {}
   for device, tensors in by_device.items():
     with tf.device(device):
-      for dtype, total in sum_units(find_units(tensors)).items():
+      for dtype, total in sum_units(find_units(tensors, is_compiled)).items():
         totals.setdefault(dtype, []).append(total)
   with tf.device(HOST):
     finite = [tf.is_finite(add_all(found)) for found in totals.values()]

@@ -29,10 +29,11 @@ class Diagnosis(NamedTuple):
   names: List[str]
 
 
-def build_is_finite(reduced: ReducedGradients) -> Tensor:
+def build_is_finite(reduced: ReducedGradients, is_compiled: bool = False) -> Tensor:
   """Returns a scalar bool on the host: whether mean loss and averaged gradients are finite."""
   with tf.name_scope('guard'):
-    return build_all_finite([reduced.loss] + [gradient for gradient, _ in reduced.gradients])
+    return build_all_finite([reduced.loss] + [gradient for gradient, _ in reduced.gradients],
+                            is_compiled)
 
 
 def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
