@@ -31,6 +31,7 @@ from tensorflow_v1.devices import (
     give_sessions_threads,
     keep_memory,
     set_gpu_memory,
+    uncompiled,
     use_deterministic_kernels,
     use_tf32,
     uses_persistent_batch_norm,

@@ -1,8 +1,11 @@
 """Settings of TensorFlow's devices, most of them by the environment, and what devices can do."""
 
+import contextlib
 import os
 import re
-from typing import List, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
+
+from tensorflow.python.client.session import tf_session
 
 from tensorflow_v1.load import CHOOSES_BATCH_NORM, IS_1, PERSISTENT_BATCH_NORM, tf
 
@@ -17,6 +20,17 @@ def compiles_on_cpus() -> bool:
   """Returns whether TF_XLA_FLAGS let XLA compile ops on CPUs."""
   flags = os.environ.get('TF_XLA_FLAGS', '')
   return all(re.search(pattern, flags) for pattern in _XLA_ON_CPUS)
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+  """Keeps XLA from compiling what a session prepares meanwhile, for that runs a few times alone."""
+  given = re.search(r'tf_xla_min_cluster_size=(\d+)', os.environ.get('TF_XLA_FLAGS', ''))
+  tf_session.TF_SetXlaMinClusterSize(2 ** 31 - 1)
+  try:
+    yield
+  finally:
+    tf_session.TF_SetXlaMinClusterSize(int(given.group(1)) if given else 4)
 
 
 def get_compute_capabilities() -> List[Tuple[int, int]]:

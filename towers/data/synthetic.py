@@ -33,9 +33,6 @@ def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_class
   Returns:
     DataSet with batches of images `[batch, height, width, channels]` uint8 and labels `[batch]`
     int32.
-
-  Raises:
-    UsageError: an argument out of its range.
   """
   image_shape = tuple(image_shape)  # type: ignore[assignment]
   if len(image_shape) != 3 or min(image_shape) < 1:

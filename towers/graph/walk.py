@@ -19,14 +19,7 @@ def find_needed(roots: Iterable[Operation], within: Optional[Container[Operation
       op's dependents are enough, and spare a walk through the rest of a deep net.
     without: ops that are left out, with all that is needed through them alone.
   """
-  needed: Set[Operation] = set()
-  pending = list(roots)
-  while pending:
-    op = pending.pop()
-    if op not in needed and op not in without and (within is None or op in within):
-      needed.add(op)
-      pending.extend(list_sources(op))
-  return needed
+  return _walk(roots, list_sources, within, without)
 
 
 def find_dependents(ops: Iterable[Operation], by_control: bool = True,
@@ -36,20 +29,24 @@ def find_dependents(ops: Iterable[Operation], by_control: bool = True,
 
   Args:
     by_control: whether to follow control inputs too, not inputs alone.
-    within: the only ops to walk through, or None for all.
-    without: ops that are left out, with all that needs `ops` through them alone.
+    within, without: as for `find_needed`.
   """
-  dependents: Set[Operation] = set()
+  def list_readers(op):
+    readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
+    return readers + op._control_outputs if by_control else readers
+
+  return _walk(ops, list_readers, within, without)
+
+
+def _walk(ops, follow, within, without):
+  found: Set[Operation] = set()
   pending = list(ops)
   while pending:
     op = pending.pop()
-    if op not in dependents and op not in without and (within is None or op in within):
-      dependents.add(op)
-      for tensor in op.outputs:
-        pending.extend(tensor.consumers())
-      if by_control:
-        pending.extend(op._control_outputs)
-  return dependents
+    if op not in found and op not in without and (within is None or op in within):
+      found.add(op)
+      pending.extend(follow(op))
+  return found
 
 
 def sort(ops: Set[Operation]) -> List[Operation]:

@@ -10,11 +10,6 @@ positions; `shard` divides that further.
 In every mode step s of an epoch takes the same global batch (see `plan`), shuffled or not, so the
 modes differ in speed alone. Epochs repeat without end, each shuffled by (seed, epoch), and a run
 enters at any step.
-
-  examples = data.from_arrays(images, labels)
-  inputs = build_inputs(examples, mode='split', plan=plan, shuffle=True, seed=0)
-  batches = inputs.next_batches()                          # a list of `Batch`, one per tower
-  session.run(inputs.initializer, inputs.feed_dict(step=0))
 """
 
 import functools

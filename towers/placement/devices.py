@@ -147,9 +147,6 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
     workers: of which this is one.
     needs_threads: whether the input needs the session's threads, see `Inputs`.
     precision: of the program, see `compiles_by_default`.
-
-  Raises:
-    UsageError: an unknown value.
   """
   check_choice('graph_rewriter', graph_rewriter, GRAPH_REWRITERS)
   on_gpus = devices.kind == 'GPU'

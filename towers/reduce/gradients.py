@@ -63,10 +63,9 @@ class ReducedGradients(NamedTuple):
   @property
   def begins_with_loss(self) -> bool:
     """Whether `metrics` begins with `loss`, so that one fetch brings both."""
-    if self.metrics is None:
-      return False
-    of_loss, of_metrics = [[tensor, *tensor.op.inputs] for tensor in (self.loss, self.metrics)]
-    return any(part is other for part in of_loss for other in of_metrics)
+    return self.metrics is not None and any(
+        part is other for part in [self.loss, *self.loss.op.inputs]
+        for other in [self.metrics, *self.metrics.op.inputs])
 
   def map_gradients(self, change: Callable[[Gradient, Variable], Gradient]) -> 'ReducedGradients':
     """Returns the same with `change(gradient, variable)`, on the variable's device, of each."""

@@ -165,8 +165,7 @@ class _Kernel:
   def by_both(self, averages, is_training) -> Sequence[Tensor]:
     """Chooses between the results of both kernels, of which XLA makes one.
 
-    It compiles no kernel that stands alone between a switch and a merge, but its gradient: on an
-    H200 these did not fit together, and no training came further than step 11.
+    Of a kernel between a switch and a merge it compiles the gradient alone, which did not train.
     """
     by_batch, *of_batch = self.by_batch()
     with tf.get_default_graph().gradient_override_map({'Select': 'BatchNormSelect'}):

@@ -4,9 +4,7 @@ A sum is finite only if all of its terms are, and so is the sum of sums. A sum o
 overflows only near the largest float, where training has failed anyway.
 
   on a GPU   a, b, c ──► packed ──► one sum      each op costs microseconds, whatever its size
-  else       a ──► sum, b ──► sum, c ──► sum     a copy would cost more than an op
-
-Where XLA compiles, a program joins the sums with what is beside them; packed tensors it would keep.
+  else       a ──► sum, b ──► sum, c ──► sum     a copy costs more than an op; XLA fuses these
 
 Where an all-reduce has packed gradients, its buffers are summed and not their parts.
 """

@@ -134,13 +134,14 @@ def test_validation_at_most_doubles_what_is_compiled_and_a_cache_is_used_unless_
   assert not program.exists() or program.read_bytes() != damaged
 
 
-# The programs of a step with batch normalisation: CPUs count as GPUs, and keep MatMul as these do.
+# The programs that a session compiles until its first step, and those of a step with batch
+# normalisation: CPUs count as GPUs, and keep MatMul as these do.
 COUNT_PROGRAMS = '''
 import os
 os.environ['TF_XLA_FLAGS'] = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
 import towers.placement.host
 towers.placement.host.is_gpu = lambda device: True
-from tensorflow_v1 import tf
+from tensorflow_v1 import count_compiled, tf
 import towers
 from tests.harness import small
 from towers.tower import batch_norm_layer
@@ -152,22 +153,31 @@ def model(batch, is_training):
   x = tf.nn.relu(batch_norm_layer.batch_norm(x, is_training, name='norm'))
   return small.model((tf.reduce_mean(x, [1, 2]), batch[1]), is_training)
 
+def build(num_towers):
+  return towers.Program(
+      model, train=small.random_examples(53), batch_size=8, num_towers=num_towers, device='cpu',
+      optimizer=tf.train.MomentumOptimizer(0.1, 0.9), last_batch='carry')
+
+with tf.Graph().as_default(), build(2).session():
+  print('before', count_compiled())
 config, metadata = tf.ConfigProto(), tf.RunMetadata()
 config.graph_options.rewrite_options.remapping = 2
-program = towers.Program(
-    model, train=small.random_examples(53), batch_size=8, num_towers=1, device='cpu',
-    optimizer=tf.train.MomentumOptimizer(0.1, 0.9), last_batch='carry')
+program = build(1)
 with program.graph.as_default(), tf.Session(config=config) as session:
   session.run(tf.global_variables_initializer())
   program.feed.start(session)
-  session.run(program.train_op, None, tf.RunOptions(output_partition_graphs=True), metadata)
-print(sum(node.op == '_XlaRun' for graph in metadata.partition_graphs for node in graph.node))
+  session.run([program.train_op, program.gradients.metrics], None,
+              tf.RunOptions(output_partition_graphs=True), metadata)
+print('of a step', sum(
+    node.op == '_XlaRun' for graph in metadata.partition_graphs for node in graph.node))
 '''
 
 
 @pytest.mark.nightly
-def test_a_step_on_a_gpu_is_one_program():
-  assert output_of('-c', COUNT_PROGRAMS).split()[-1] == '1'
+def test_a_step_on_a_gpu_is_one_program_and_nothing_is_compiled_before(tmp_path):
+  lines = output_of('-c', COUNT_PROGRAMS, env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)))
+  assert lines.splitlines()[-1] == 'of a step 1'
+  assert tf.__version__.startswith('1.') or 'before 0\n' in lines
 
 
 LINEAR = ['--model=linear', '--batch_size=100', '--steps=20']

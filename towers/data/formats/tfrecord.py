@@ -9,10 +9,6 @@ With an index of where each record begins, a pipeline shards, shuffles and skips
 only the records it needs. The index of FILE is kept as `.index/FILE`, or in the user's cache where
 that cannot be written, and is made anew when the file's size or time of change differs.
 
-  index = load_index('train-00000-of-00016')
-  records = Records([index])
-  payload = records.read(7)
-
 Format: TensorFlow's `record_writer.h`; the checksums are masked crc32c.
 """
 

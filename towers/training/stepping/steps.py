@@ -16,7 +16,7 @@ from typing import Any, Callable, ContextManager, Optional, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Call, tf
+from tensorflow_v1 import Call, tf, uncompiled
 from towers.base.usage_error import UsageError
 from towers.checks.law import has_parts, judge
 from towers.placement.collectives import meet_towers
@@ -98,7 +98,8 @@ class Steps:
     if all_reduce is not None and all_reduce.num_workers == 1:
       # Those of several workers meet in a step; `peers` ends workers whose partner fails.
       self.session.run(meet_towers([tower.device for tower in towers], all_reduce.kind))
-    variables.prepare()
+    with uncompiled():
+      variables.prepare()
     # TensorFlow frees Python for other threads while it runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:
       started = thread.submit(variables)
@@ -121,7 +122,8 @@ class Steps:
     rows = self.program.feed.start(
         self.session, step=step, offset=self.plan.offset,
         peeks=self.runs == 0 and has_parts(self.program))
-    judge(self.program, self.session, rows)
+    with uncompiled():
+      judge(self.program, self.session, rows)
     self.runs += 1
     self.start_validation()
     self.activity = 'the first step'
