@@ -15,8 +15,7 @@ def find_needed(roots: Iterable[Operation], within: Optional[Container[Operation
   """Returns the roots and all ops that they need, by inputs and control inputs.
 
   Args:
-    within: the only ops to walk through, or None for all. To ask whether a root needs an op, the
-      op's dependents are enough, and spare a walk through the rest of a deep net.
+    within: the only ops to walk through: an op's dependents, to ask whether a root needs the op.
     without: ops that are left out, with all that is needed through them alone.
   """
   return _walk(roots, list_sources, within, without)

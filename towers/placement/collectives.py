@@ -16,9 +16,8 @@ and one of them, in turn, takes part in a ring that has a member for each worker
 
 TensorFlow matches the collectives of devices and workers by keys, the same in the graphs of all
 workers. A worker's server remembers the group and shape of each key, so keys follow from a hash of
-these, and a server can train one program after another. With NCCL, TensorFlow starts the
-collectives of a device by falling keys. So the keys of gradients fall in the order in which these
-are ready, and the all-reduce overlaps with the backward pass.
+these, and a server can train one program after another. With NCCL, TensorFlow starts those of a
+device by falling keys: these follow the backward pass, so that the all-reduce runs beside it.
 """
 
 import zlib

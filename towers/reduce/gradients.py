@@ -63,9 +63,11 @@ class ReducedGradients(NamedTuple):
   @property
   def begins_with_loss(self) -> bool:
     """Whether `metrics` begins with `loss`, so that one fetch brings both."""
-    return self.metrics is not None and any(
-        part is other for part in [self.loss, *self.loss.op.inputs]
-        for other in [self.metrics, *self.metrics.op.inputs])
+    op = self.loss.op
+    losses = [self.loss, op.inputs[0]] if op.type == 'Merge' else [self.loss]  # See `run_beside`.
+    return self.metrics is not None and (
+        any(part is loss for part in self.metrics.op.inputs for loss in losses) or
+        any(part is self.metrics for part in op.inputs))
 
   def map_gradients(self, change: Callable[[Gradient, Variable], Gradient]) -> 'ReducedGradients':
     """Returns the same with `change(gradient, variable)`, on the variable's device, of each."""
