@@ -12,6 +12,7 @@ import pytest
 
 from tests.harness.processes import wait_until
 
+pytestmark = pytest.mark.plain
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted((ROOT / 'deploy').glob('*.sh'))
 FLAGS = ('--num_gpus=8', '--checkpoint_dir=/shared/my runs')

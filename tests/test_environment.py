@@ -19,6 +19,7 @@ import tensorflow_v1.load
 from towers.base import installed
 from towers.base.usage_error import UsageError
 
+pytestmark = pytest.mark.plain
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ('sh', 'cat', 'cmp', 'cp', 'dirname', 'flock', 'mkdir', 'rm', 'sleep', 'tail')
 
@@ -166,7 +167,8 @@ def start_until_pip_runs(machine, seconds):
   return process
 
 
-@pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.nightly(but=1)
+@pytest.mark.parametrize('how', [signal.SIGKILL, signal.SIGTERM])
 def test_an_interrupted_installation_is_repeated(machine, how):
   machine.pythons(python3_7='3.7')
   process = start_until_pip_runs(machine, seconds=3)

@@ -263,7 +263,7 @@ AT_NIGHT = [point for point in PAIRS + [{**PLAIN, **point} for point in PLACES]
             if point not in EACH_VALUE]
 
 
-@pytest.mark.parametrize('point', small.nightly_but(EACH_VALUE, EACH_VALUE + AT_NIGHT),
+@pytest.mark.parametrize('point', small.nightly_but(EACH_VALUE[:6], EACH_VALUE + AT_NIGHT),
                          ids=describe)
 def test_towers_equal_one_tower(point):
   assert_equals_one_tower(point)

@@ -139,7 +139,7 @@ def fail(*_):
   raise KeyError('mine')
 
 
-@pytest.mark.nightly(but=['on_validation-settings1', 'metric-settings3'])
+@pytest.mark.nightly(but='metric-settings3')
 @pytest.mark.parametrize('what, settings', [
     ('on_step', dict()), ('on_validation', dict()),
     ('on_step', dict(validation_tower=True, num_towers=3)),

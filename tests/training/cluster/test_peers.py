@@ -16,6 +16,8 @@ from towers.training.cluster import peers as peers_module
 from towers.training.cluster.peers import Peers
 from towers.training.faults.run_error import WorkerGone
 
+pytestmark = pytest.mark.plain
+
 
 @pytest.fixture
 def told(monkeypatch):
@@ -103,6 +105,7 @@ def test_what_the_chief_says_and_that_it_ends_is_taken(told):
     assert not told
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('rank', [0, 1])
 def test_who_is_silent_has_time_to_come_back(rank, told):
   with meet(rank, 2) as (peers, [other]):
