@@ -34,6 +34,12 @@ def test_flags_of_what_only_a_gpu_runs_are_valid():
   assert config.gpu_memory == '1500' and config.batch_size == 256
 
 
+def test_what_there_is_no_time_for_is_skipped(monkeypatch):
+  monkeypatch.setattr(test_gpu, '_SECONDS', 1.0)
+  with pytest.raises(pytest.skip.Exception, match='left out: no time in 1 seconds'):
+    test_gpu.run('towers')
+
+
 @pytest.mark.nightly
 def test_they_run_on_cpu_devices():
   done = subprocess.run(

@@ -134,8 +134,7 @@ def test_validation_at_most_doubles_what_is_compiled_and_a_cache_is_used_unless_
   assert not program.exists() or program.read_bytes() != damaged
 
 
-# The programs that a session compiles until its first step, and those of a step with batch
-# normalisation: CPUs count as GPUs, and keep MatMul as these do.
+# Programs before the first step, and of a step: CPUs count as GPUs, and keep MatMul as these do.
 COUNT_PROGRAMS = '''
 import os
 os.environ['TF_XLA_FLAGS'] = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
