@@ -83,10 +83,10 @@ def test_clones_are_the_towers_that_the_model_would_build(index, point):
     assert 20 < len(clones) <= len(models_own)
     for name, op in clones.items():
       is_shape = name not in models_own
-      own = models_own[re.sub(r'/[0-9]+(/[a-z]+_*)?$', '', name) if is_shape else name]
+      own = models_own[re.sub(r'/[0-9]+_*$', '', name) if is_shape else name]
       assert op.device == own.device, name
-      assert own.type in ('Shape', 'ShapeN') and op.type in (
-          'Const', 'Shape', 'StridedSlice', 'Pack') if is_shape else op.type == own.type, name
+      assert (own.type in ('Shape', 'ShapeN') and op.type == 'Const' if is_shape
+              else op.type == own.type), name
   kept = [op for op in cloned[3].get_operations() if op.name.endswith('/rows')]
   assert len(kept) == num_towers and {op.device for op in kept} == {'/device:CPU:0'}
   assert len(cloned[3].get_collection('seen')) == num_towers
@@ -136,10 +136,6 @@ def test_models_of_the_project_clone(name):
       build, models.build_classifier(name, num_classes=10), train=data.train, batch_size=4,
       validation=data.validation, learning_rate=0.01) for build in ('clone', 'reuse')]
   assert_same(clone, built)
-  shapes = [sum(op.type in ('Shape', 'ShapeN') for op in towers_of(graph, 2)[1].values())
-            for *_, graph in (clone, built)]
-  # Those in the gradients of the sum over examples and, on 1.14, of dropout; layers ask for more.
-  assert shapes[0] <= 3 and shapes[0] < shapes[1]
 
 
 @pytest.mark.nightly(but='10-1')

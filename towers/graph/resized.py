@@ -4,17 +4,15 @@ TensorFlow's own inference tells, in a copy of what they are computed from. An i
 axis has a size that nothing else has shows which other axes have as many.
 """
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 from tensorflow_v1 import Tensor, tf
 
 
-def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
-                 nodes: Optional[Mapping[str, Any]] = None) -> List[Any]:
+def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> List[Any]:
   """Returns the static shapes of tensors of the default graph; no op is added to it, nothing runs.
 
-  The `shapes` are of the inputs, by name; what these are computed from is left out. The graph's
-  `nodes`, by name, save time where they are at hand.
+  The `shapes` are of the inputs, by name; what these are computed from is left out.
 
   Raises:
     ValueError: an op cannot have such inputs.
@@ -28,7 +26,7 @@ def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
   while pending:
     op = pending.pop()
     node = definition.node.add()
-    node.CopyFrom(nodes[op.name] if nodes else op.node_def)
+    node.CopyFrom(op.node_def)
     node.device = ''
     node.attr.pop('_class', None)
     node.input[:] = [tensor.name for tensor in op.inputs]

@@ -1,7 +1,6 @@
 """The graph of a pattern: the nodes of a tower that its clones need, in a form to import.
 
-It leaves out repetition: equal constants are merged, known shapes become constants, and each of the
-others is computed once, from the batch.
+Shapes that are known become constants, and equal constants are merged.
 """
 
 from typing import Any, Dict, List, Sequence, Set
@@ -9,7 +8,6 @@ from typing import Any, Dict, List, Sequence, Set
 from tensorflow_v1 import tf
 from towers.input.batch import Batch
 from towers.tower.cloning.names import Names, get_op_name
-from towers.tower.cloning.row_shapes import RowShapes
 
 
 class PatternGraph:
@@ -31,7 +29,6 @@ class PatternGraph:
     The model has not placed ops `on_device`; of variables `replicated` later towers have replicas.
     """
     self._inside = {node.name for node in nodes}
-    self._row_shapes = RowShapes(batch, nodes, whole)
     self._merged: Dict[bytes, str] = {}
     self._shapes: Dict[Any, str] = {}
     self.names = Names([node.name for node in nodes], scope)
@@ -59,46 +56,26 @@ class PatternGraph:
         self.beside_batch.append(added)
 
   def _add_known_shapes(self, node, is_placed):
-    """Adds what stands for a node of known shapes, or of the batch's rows; returns if it does."""
+    """Adds constants in place of a node whose shapes are known; returns whether they are."""
     if node.op not in ('Shape', 'ShapeN') or any(name.startswith('^') for name in node.input):
       return False
     op = tf.get_default_graph().get_operation_by_name(node.name)
-    shapes: List[Any] = [self._row_shapes.find(tensor) for tensor in op.inputs]
     # What stands inside of a loop would need an Enter op.
-    if None in shapes or op._get_control_flow_context() is not None:
+    if (not all(tensor.shape.is_fully_defined() for tensor in op.inputs)
+        or op._get_control_flow_context() is not None):
       return False
     like = self.names.get_op(node.name)
-    for port, (shape, output) in enumerate(zip(shapes, op.outputs)):
+    for port, (tensor, output) in enumerate(zip(op.inputs, op.outputs)):
+      shape = tensor.shape.as_list()
       key = (tuple(shape), output.dtype, node.device, is_placed)
       if key not in self._shapes:
-        self._shapes[key] = self._add_shape(shape, output.dtype, name=f'{like}/{port}',
-                                            device=node.device, is_placed=is_placed)
+        constant = tf.NodeDef(name=self.names.make(f'{like}/{port}'), op='Const',
+                              device=node.device)
+        constant.attr['dtype'].type = output.dtype.as_datatype_enum
+        constant.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(shape, output.dtype))
+        self._shapes[key] = self._merge(constant, is_placed)
       self.names.stand_in(node.name, port, self._shapes[key])
     return True
-
-  def _add_shape(self, shape, dtype, *, name, device, is_placed):
-    """Adds the nodes of a shape, whose sizes are None for the batch's rows; returns its name."""
-    def add(kind, suffix='', inputs=(), **attributes):
-      node = tf.NodeDef(name=self.names.make(name + suffix), op=kind, device=device, input=inputs)
-      for key, value in attributes.items():
-        node.attr[key].CopyFrom(value)
-      return self._merge(node, is_placed)
-
-    def constant(value, suffix=''):
-      return add('Const', suffix, dtype=of_type, value=tf.AttrValue(
-          tensor=tf.make_tensor_proto(value, dtype)))
-
-    of_type = tf.AttrValue(type=dtype.as_datatype_enum)
-    if None not in shape:
-      return constant(shape)
-    batch = self._row_shapes.batch
-    of_batch = add('Shape', '/batch', [self.names.get_input(batch.name)], out_type=of_type,
-                   T=tf.AttrValue(type=batch.dtype.as_datatype_enum))
-    begin, end = constant([0], '/begin'), constant([1], '/end')
-    rows = add('StridedSlice', '/n', [of_batch, begin, end, end], T=of_type, Index=of_type,
-               shrink_axis_mask=tf.AttrValue(i=1))
-    sizes = [rows if size is None else constant(size, '/size') for size in shape]
-    return add('Pack', '', sizes, T=of_type, N=tf.AttrValue(i=len(sizes)))
 
   def _add_constant(self, node, is_placed):
     """Adds a constant, unless an equal one is there; returns whether the node is a constant."""
