@@ -17,7 +17,7 @@ import numpy as np
 from tensorflow_v1 import Tensor, tf
 from towers.graph.source import format_op
 from towers.graph.walk import find_dead, find_dependents, find_loops, find_needed
-from towers.graph.writes import find_writes
+from towers.graph.writes import VARIABLES, find_writes
 from towers.placement.randomness import find_draws, find_numbers, find_unseedable, is_random
 from towers.tower.all_towers import OWN_SUMS, PLACES, SUMS
 from towers.tower.batch_norm import is_moving_average
@@ -82,8 +82,10 @@ class FedTower:
     # Updates of a model wait for what the step adds later: its loss, its micro-batches, its guard.
     self._own = {op for op in self._graph.get_operations() if op._id <= tower.loss.op._id}
     updating = find_needed([getattr(op, 'op', op) for op in tower.update_ops], within=self._own)
-    writes = [write for write in find_writes(self._graph)
-              if write.variables and write.op in updating | self._needed]
+    run = updating | self._needed
+    writes = [write for write in find_writes(self._graph, [
+        op for op in self._graph.get_operations() if op.type in VARIABLES and op in run])
+              if write.op in run]
     self._writes_early = any(write.op in self._needed for write in writes)
     self.writes = [write for write in writes if write.op in self.of_batch]
     self._fetches: Dict[Tuple[str, str], Any] = {}
@@ -144,16 +146,15 @@ class FedTower:
   def _find_moments(self) -> List[Tensor]:
     """Returns the moments that both the loss and updates of moving averages take from the batch."""
     found: List[Tensor] = []
+    # From an update back to what the loss takes too it is not far.
+    apart, shared = (self.of_batch & self._own) - self._needed, self.of_batch & self._needed
     for write in self.writes:
       [variable, *_] = write.variables
       size = tf.TensorShape(variable.get_attr('shape')).num_elements()
-      updating = find_needed([write.op], within=self.of_batch & self._own)
-      for op in updating & self._needed if is_moving_average(variable) else ():
-        for tensor in op.outputs:
-          readers = set(tensor.consumers())
-          if (readers & self._needed and readers & updating - self._needed
-              and tensor.shape.num_elements() == size):
-            found.append(tensor)
+      updating = find_needed([write.op], within=apart) if is_moving_average(variable) else ()
+      found += [tensor for op in updating for tensor in op.inputs
+                if tensor.op in shared and tensor.shape.num_elements() == size
+                and not shared.isdisjoint(tensor.consumers())]
     return found
 
   def run(self, index: Any, layout: str, count: Optional[int] = None) -> Values:

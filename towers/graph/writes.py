@@ -18,11 +18,13 @@ from tensorflow_v1 import Gradient, Graph, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_called, find_dependents, find_needed, list_ops
 
-_VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
+VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
 # Ops that take a variable and do not change it.
 READERS = frozenset((
     'ReadVariableOp', 'VarIsInitializedOp', 'VariableShape', 'ResourceGather', 'ResourceGatherNd',
     'DisableCopyOnRead', 'ReadVariableXlaSplitND', 'IsVariableInitialized'))
+# How the types of ops begin that change a variable and call no function.
+_PLAIN = ('Assign', 'Resource')
 # Ops that pass a handle, or a ref variable, on unchanged.
 _ENTERS = ('Enter', 'RefEnter')
 _PASSES = frozenset(_ENTERS + (
@@ -165,7 +167,7 @@ def find_writes(graph: Graph, variables: Optional[Iterable[Operation]] = None) -
   changed: Dict[Any, List[Any]] = {}
   frames: Dict[Any, str] = {}
   if variables is None:
-    variables = [op for op in graph.get_operations() if op.type in _VARIABLES]
+    variables = [op for op in graph.get_operations() if op.type in VARIABLES]
   for variable in variables:
     for op, frame in _find_writers(variable):
       changed.setdefault(op, []).append(variable)
@@ -203,7 +205,8 @@ def _changes(op, tensor):
   indices = [index for index, value in enumerate(op.inputs) if value is tensor]
   if tensor.dtype._is_ref_dtype:
     return any(op._input_types[index]._is_ref_dtype for index in indices)
-  functions = find_called(op.graph, op.node_def)
+  # A NodeDef takes its time, so not for the ops of assignments and optimizers.
+  functions = [] if op.type.startswith(_PLAIN) else find_called(op.graph, op.node_def)
   num_inputs = len(op.inputs)
   return not functions or any(_function_changes(op.graph, name, num_inputs - index)
                               for name in functions for index in indices)

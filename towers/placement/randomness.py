@@ -28,6 +28,8 @@ _SEED_INPUTS = ('seed', 'key', 'counter')
 # Ops that draw by a seed that they take.
 _STATELESS = re.compile('Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
 _CUTS = ('Slice', 'StridedSlice', 'Reshape')
+# By their type, whether ops have seeds of their own.
+_SEEDED: Dict[str, bool] = {}
 # Ops of tf.random.Generator.
 _GENERATOR = re.compile('Stateful(?!PartitionedCall)|Rng(Read|Skip)|NonDeterministicInts')
 # Ops that call functions of the graph, besides ops whose type is the function's name.
@@ -121,10 +123,13 @@ def tower_seeds(seed: int, tower: int, type_: str, name: str) -> Tuple[int, int]
 
 def is_random(op: Any) -> bool:
   """Returns whether an op, or a node of a GraphDef, draws by a state of its own."""
-  node = getattr(op, 'node_def', op)
-  if 'deterministic' in node.attr and not node.attr['deterministic'].b:
-    return False  # Fractional pooling, whose seeds must be 0.
-  return 'seed' in node.attr and 'seed2' in node.attr
+  kind = op.type if isinstance(op, Operation) else op.op
+  if kind not in _SEEDED:  # An op makes its NodeDef anew each time, which takes long.
+    _SEEDED[kind] = {'seed', 'seed2'}.issubset(getattr(op, 'node_def', op).attr)
+  if not _SEEDED[kind]:
+    return False
+  attr = getattr(op, 'node_def', op).attr
+  return 'deterministic' not in attr or attr['deterministic'].b  # Fractional pooling's seeds are 0.
 
 
 def set_seeds(op: Operation, seed: int, seed2: int) -> None:
