@@ -38,14 +38,14 @@ class Fed(NamedTuple):
 
 
 class First(NamedTuple):
-  """The first example to take of an epoch, scalar int64 tensors.
+  """The first example to take of an epoch: scalar int64 tensors, or a place of 0.
 
   Attributes:
     position: in the epoch.
     place: the examples between it and the beginning of a batch, maybe of an earlier epoch.
   """
   position: Any
-  place: Any
+  place: Any = 0
 
 
 def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed: Optional[int],
@@ -73,10 +73,11 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
 
   def build_epoch(epoch):
     position = tf.where(tf.equal(epoch, fed.epoch), fed.position, tf.zeros_like(fed.position))
-    place = tf.zeros_like(position)  # Each epoch begins with a batch, and so does what is taken.
+    # Each epoch begins with a batch, and so does what is taken, unless the rest is carried.
+    first = First(position)
     if plan.carries:
-      place = tf.maximum((epoch - fed.epoch) * plan.num_examples - fed.position, 0)
-    elements = build_elements(epoch, First(position, place))
+      first = First(position, tf.maximum((epoch - fed.epoch) * plan.num_examples - fed.position, 0))
+    elements = build_elements(epoch, first)
     if not plan.carries:
       done = position // plan.micro_batch_size
       elements = batch(elements, None if plan.is_even else plan.micro_batches_per_epoch - done)
@@ -104,10 +105,12 @@ def _order_indices(buckets, plan, shard, first, *, seed, epoch):
   iterators two seconds to build and as long to start.
   """
   begin = shard.dealt(first.place)
-  end = shard.dealt(first.place + plan.examples_per_epoch - first.position)
+  # From a place in batches to a position in the epoch.
+  shift = first.position - first.place if plan.carries else first.position
+  end = shard.dealt(plan.examples_per_epoch - shift)
 
   def find(index):
-    return shard.find(index) - first.place + first.position
+    return shard.find(index) + shift
 
   if seed is None and buckets is None and shard.is_regular:
     return tf.data.Dataset.range(find(begin), plan.examples_per_epoch, shard.num_shards)

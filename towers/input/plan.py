@@ -191,7 +191,7 @@ class Plan(NamedTuple):
 
 def dealt(count, shard: int, num_shards: int):
   """Returns how many of the first `count` examples, an int or a tensor, are dealt to `shard`."""
-  return (count - shard + num_shards - 1) // num_shards
+  return count if num_shards == 1 else (count + num_shards - 1 - shard) // num_shards
 
 
 class Shard(NamedTuple):
@@ -222,11 +222,15 @@ class Shard(NamedTuple):
 
   def dealt(self, count: Any) -> Any:
     """Returns how many of the first `count` examples of one batch after another are in it."""
+    if self.is_regular:  # With fewer ops.
+      return dealt(count, self.position, self.num_shards)
     rest = dealt(count % self.batch_size, self.position, self.num_shards)
     return count // self.batch_size * self.size + rest
 
   def find(self, index: Any) -> Any:
     """Returns where the shard's example of this index is in one batch after another."""
+    if self.is_regular:
+      return index if self.num_shards == 1 else index * self.num_shards + self.position
     place = self.position + index % self.size * self.num_shards
     return index // self.size * self.batch_size + place
 
