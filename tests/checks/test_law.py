@@ -11,7 +11,7 @@ from tests.checks.zoo import ZOO
 from tests.checks.zoo.parts import ce, dense
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
-from towers.checks import law
+from towers.checks import fed_tower, law
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.stepping import steps
 
@@ -113,6 +113,21 @@ def test_batch_normalisation_is_not_named_and_what_follows_is(layer, batch_norm,
   assert len(named) == (then is contrast)
   assert all('mixed by tower_0/MatMul' in text and 'tests/checks/test_law.py' in text
              for text in named), named
+
+
+@pytest.mark.parametrize('last_batch', ['keep', 'drop'])
+@pytest.mark.parametrize('then', [ce, contrast])
+def test_a_net_whose_layers_fill_memory_is_judged_on_few_rows(then, last_batch, caplog,
+                                                              monkeypatch):
+  monkeypatch.setattr(fed_tower, '_MOST_BYTES', 0)
+  monkeypatch.setattr(fed_tower, '_FEWEST_ROWS', 3)
+  sizes, run = set(), fed_tower.FedTower.run
+  monkeypatch.setattr(fed_tower.FedTower, 'run', lambda self, index, *rest: (
+      sizes.add(len(index)), run(self, index, *rest))[1])
+  named = judge(lambda batch, is_training: normed_by_kernels(batch, is_training, then), xy(),
+                caplog, last_batch=last_batch)
+  assert len(named) == (then is contrast)
+  assert sizes <= {3, 6} and 3 in sizes
 
 
 def counting(batch, is_training):

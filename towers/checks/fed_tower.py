@@ -29,6 +29,8 @@ from towers.tower.forward_pass import Tower
 BESIDE, WITHIN, AS_IS = LAYOUTS = ('beside', 'within', 'as is')
 # Tensors that are fetched in one run.
 _CHUNK = 100
+# What is drawn and normalised is fed, and copied in each run: that of some rows.
+_MOST_BYTES, _FEWEST_ROWS = 2 ** 26, 8
 
 Values = Dict[Tuple[str, str], np.ndarray]
 """By kind and name: ('sum', name) of a loss, a metric or their weights; ('values', name) what is
@@ -44,6 +46,8 @@ class FedTower:
 
   Attributes:
     index: of its `size` rows, in their order.
+    is_open: whether it takes any number of rows; if so, `size` is at most `most`.
+    most: the rows that what is fed beside the batch leaves memory for.
     ops: that it runs, in order.
     is_half: whether it computes in 16 bits.
     of_batch: the ops that depend on the batch.
@@ -59,10 +63,9 @@ class FedTower:
     self.tower, self.session, batch = tower, session, tower.batch
     *values, count = rows
     self.size = len(values[0]) if batch.is_padded else int(count)
-    self.index = np.arange(self.size)
-    # Rows that only fill a batch up give way to others.
-    self.rows = [value[self.index % max(int(count), 1)] for value in values]
     self.tensors = tf.nest.flatten(batch.tensors)
+    self.is_open = all(tensor.shape.ndims and tensor.shape.as_list()[0] is None
+                       for tensor in self.tensors)
     self._graph, self._moves_state = tower.loss.graph, moves_state
     self._sums = {**tower.sums, **{f'{name} (weights)': weight
                                    for name, weight in tower.weights.items()}}
@@ -79,6 +82,16 @@ class FedTower:
     self._draws = find_draws(self.ops)
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.ops for tensor in op.outputs)
+    self._kernels = [op for op in self.ops if op.type.startswith('FusedBatchNorm')
+                     and op.get_attr('is_training')]
+    num_bytes = sum(_count_bytes(tensor, self.size) for tensor in (
+        *(op.outputs[0] for op in self._kernels),
+        *(tensor for op in self._draws for tensor in find_numbers(op))))
+    self.most = max(_MOST_BYTES * self.size // max(num_bytes, 1), _FEWEST_ROWS)
+    self.size = min(self.size, self.most) if self.is_open else self.size
+    self.index = np.arange(self.size)
+    # Rows that only fill a batch up give way to others.
+    self.rows = [value[self.index % max(int(count), 1)] for value in values]
     # Updates of a model wait for what the step adds later: its loss, its micro-batches, its guard.
     self._own = {op for op in self._graph.get_operations() if op._id <= tower.loss.op._id}
     updating = find_needed([getattr(op, 'op', op) for op in tower.update_ops], within=self._own)
@@ -120,14 +133,12 @@ class FedTower:
         if not feeds_moments:
           self._fetches['sum', total.op.name] = own
     self.by_row.update(self._read(self._graph.get_collection(PLACES, self.tower.scope)))
-    kernels = [op for op in self.ops
-               if op.type.startswith('FusedBatchNorm') and op.get_attr('is_training')]
     moments = self._find_moments()
-    if feeds_moments and (kernels or moments):
-      values = self._read([*(op.outputs[0] for op in kernels), *moments])
+    if feeds_moments and (self._kernels or moments):
+      values = self._read([*(op.outputs[0] for op in self._kernels), *moments])
       self._fixed.update((tensor, values[tensor]) for tensor in moments if tensor in values)
-      self.by_row.update((op.outputs[0], values[op.outputs[0]]) for op in kernels)
-      self._fetches.update((('input', op.name), op.inputs[0]) for op in kernels)
+      self.by_row.update((op.outputs[0], values[op.outputs[0]]) for op in self._kernels)
+      self._fetches.update((('input', op.name), op.inputs[0]) for op in self._kernels)
     elif not self._fixed and any(
         op.type == 'IdentityN' and b'CustomGradient' in op.node_def.attr['_gradient_op_type'].s
         for op in self.ops):
@@ -162,7 +173,8 @@ class FedTower:
     all; `layout` is that of what goes with its rows, one of `LAYOUTS`.
     """
     values = self._fetch(list(self._fetches.values()), index, layout, count)
-    return {key: np.asarray(value, np.float64) for key, value in zip(self._fetches, values)}
+    return {(kind, name): np.asarray(value, np.float64 if 'sum' in kind else np.float32)
+            for (kind, name), value in zip(self._fetches, values)}
 
   def locate(self, orders: Sequence[Any], is_right: Callable[[List[np.ndarray]], bool]) -> str:
     """Describes the first op for whose values in all orders `is_right` is false, or returns ''."""
@@ -197,6 +209,13 @@ class FedTower:
       return self.session.run(fetches, feed)
     finally:
       graph._unfeedable_tensors, graph._unfetchable_ops = kept
+
+
+def _count_bytes(tensor, num_rows: int) -> int:
+  """Returns how much memory a tensor takes, with as many rows where their number is open."""
+  sizes = [size or 1 for size in (tensor.shape.as_list() if tensor.shape.ndims else [])]
+  is_open = tensor.shape.ndims and tensor.shape.as_list()[0] is None
+  return int(np.prod(sizes)) * tensor.dtype.size * (num_rows if is_open else 1)
 
 
 def take_rows(value: np.ndarray, index: Any, size: int, layout: str) -> np.ndarray:

@@ -25,7 +25,7 @@ from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import find_norm
-from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, Values, take_rows
+from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, take_rows
 from towers.graph.source import format_op
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm import is_moving_average
@@ -126,7 +126,10 @@ def find_coupling(tower: Tower, session: Any, rows: Sequence[Any], *, num_parts:
       if tower.batch.is_padded:
         _check_filler(fed)
       if num_parts > 1 and fed.size > 1:
-        found += _find_mixed(fed, num_parts, runs_per_epoch)
+        def find(fed):
+          return _find_mixed(fed, num_parts, runs_per_epoch)
+
+        found += find(fed) if fed.size <= fed.most else _run_beside(fed, fed.most, find)
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
@@ -244,15 +247,16 @@ def _locate(law, fed, orders) -> str:
 
 def _check_scale(fed, once, layout, num_parts, limit) -> None:
   """Refuses sums that do not double with the examples."""
-  is_open = all(tensor.shape.ndims and tensor.shape.as_list()[0] is None for tensor in fed.tensors)
-  if not is_open:
+  def double(fed):
+    fed.prepare()
+    return [[fed.run(np.concatenate([fed.index] * times), layout) for times in (1, 2)]
+            for layout in LAYOUTS[:2 if fed.by_row else 1]]  # As it is, it lacks rows.
+
+  if fed.is_open:
+    pairs = [[once, fed.run(np.concatenate([fed.index] * 2), layout)]]
+  else:
     _check_price('calling the model once more', len(fed.ops) * _OP_SECONDS, limit)
-  try:
-    pairs = ([[once, fed.run(np.concatenate([fed.index] * 2), layout)]] if is_open
-             else _run_beside(fed))
-  except Exception as error:  # A model may hold a row for each example, or layers of this graph.
-    raise LeftOut('the model cannot be called on other rows, in a graph of their own: '
-                  f'{find_reason(error)}') from error
+    pairs = _run_beside(fed, _FEW, double)
   times, name, share = min(_find_gap(lambda values: [[(values[1], 2 * values[0])]], [
       {key: value for key, value in run.items() if key[0] in ('sum', 'values')}
       for run in pair], fed.is_half) for pair in pairs)
@@ -264,22 +268,27 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
         f'{_SCALE_FIX}')
 
 
-def _run_beside(fed) -> List[List[Values]]:
-  """Returns, by layout, the model's sums on some rows and on them twice, in another graph."""
+def _run_beside(fed, num_rows, measure) -> Any:
+  """Returns what `measure` returns for a fed tower like another, of few rows, in another graph."""
   config = tf.ConfigProto(device_count={'GPU': 0})
   config.graph_options.rewrite_options.disable_meta_optimizer = True  # For a few small runs.
-  graph, batch, returned = fed.tower.call_beside()
-  with graph.as_default(), tf.Session(config=config) as session:
-    sums = sum_returned(returned, batch)
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
-                 tf.tables_initializer()])
-    tower = fed.tower._replace(batch=batch, loss=sums.values['loss'], sums=sums.values,
-                               weights=sums.weights, gradients=[], update_ops=[])
-    size = min(fed.size, _FEW)
-    again = FedTower(tower, session, [*(row[:size] for row in fed.rows), size], moves_state=True)
-    again.prepare()
-    return [[again.run(np.concatenate([again.index] * times), layout) for times in (1, 2)]
-            for layout in LAYOUTS[:2 if again.by_row else 1]]  # As it is, it lacks rows.
+  few = None
+  try:
+    graph, batch, returned = fed.tower.call_beside()
+    with graph.as_default(), tf.Session(config=config) as session:
+      sums = sum_returned(returned, batch)
+      session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
+                   tf.tables_initializer()])
+      tower = fed.tower._replace(batch=batch, loss=sums.values['loss'], sums=sums.values,
+                                 weights=sums.weights, gradients=[], update_ops=[])
+      size = min(fed.size, num_rows)
+      few = FedTower(tower, session, [*(row[:size] for row in fed.rows), size], moves_state=True)
+      return measure(few)
+  except Exception as error:  # A model may hold a row for each example, or layers of this graph.
+    if few and isinstance(error, (LeftOut, UsageError)):
+      raise
+    raise LeftOut('the model cannot be called on other rows, in a graph of their own: '
+                  f'{find_reason(error)}') from error
 
 
 def _check_price(what, seconds, limit) -> None:
