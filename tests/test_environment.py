@@ -167,6 +167,7 @@ def start_until_pip_runs(machine, seconds):
   return process
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_installation_is_repeated(machine, how):
   machine.pythons(python3_7='3.7')

@@ -93,7 +93,7 @@ if not IS_1:
   WAYS['saved'] = lambda files: keras.models.load_model(str(files / 'saved'), compile=False)
 
 
-@pytest.mark.nightly(but=['set-2-host-reuse', 'h5-3-balanced-clone'])
+@pytest.mark.nightly(but='h5-3-balanced-clone')
 @pytest.mark.parametrize('way, num_towers, placement, build', [
     *[(way, 2, 'host', 'reuse') for way in WAYS], ('h5', 1, 'first', 'reuse'),
     ('h5', 3, 'balanced', 'clone'), ('h5', 2, 'replicated', 'clone'), ('h5', 8, 'host', 'reuse')])

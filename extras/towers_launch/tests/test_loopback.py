@@ -103,6 +103,7 @@ def has_namespaces():
 
 
 @pytest.mark.skipif(not has_namespaces(), reason='needs root, and ip of iproute2')
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('family, address', [(socket.AF_INET6, '::'), (socket.AF_INET, '0.0.0.0')])
 def test_another_machine_gets_no_connection_and_loses_one_that_it_had(family, address):
   name, ours = f'towers-lo-{os.getpid()}', f'lo{os.getpid()}'

@@ -58,6 +58,7 @@ def join(address, rank):
   return connection
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('order', [(0, 1, 2), (2, 1, 0)])
 def test_all_get_the_facts_of_all_in_any_order(addresses, threads, order):
   facts, told, calls = [dict(rank=rank, rate=float('inf')) for rank in range(3)], [], {}
@@ -83,6 +84,7 @@ def test_a_missing_worker_is_named_by_all(addresses, threads):
     report(addresses, 1, {}, 1)
 
 
+@pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('comes, missing', [(False, 2), (True, 1)])
 def test_a_worker_that_leaves_is_missing_again_unless_another_never_came(
     comes, missing, addresses, threads):

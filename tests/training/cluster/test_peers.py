@@ -105,6 +105,7 @@ def test_what_the_chief_says_and_that_it_ends_is_taken(told):
     assert not told
 
 
+@pytest.mark.nightly(but='1')
 @pytest.mark.parametrize('rank', [0, 1])
 def test_who_is_silent_has_time_to_come_back(rank, told):
   with meet(rank, 2) as (peers, [other]):

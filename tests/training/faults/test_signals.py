@@ -145,6 +145,7 @@ for _ in range(2):
 '''
 
 
+@pytest.mark.nightly(but='run-left')
 @pytest.mark.parametrize('where, outcome', [('set-up', b'interrupted'), ('run', b'left'),
                                             ('hangs', b'interrupted')])
 def test_ctrl_c_ends_a_cell_and_never_its_kernel(where, outcome):
