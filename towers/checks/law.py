@@ -126,9 +126,7 @@ def find_coupling(tower: Tower, session: Any, rows: Sequence[Any], *, num_parts:
       if tower.batch.is_padded:
         _check_filler(fed)
       if num_parts > 1 and fed.size > 1:
-        def find(fed):
-          return _find_mixed(fed, num_parts, runs_per_epoch)
-
+        find = functools.partial(_find_mixed, num_parts=num_parts, runs_per_epoch=runs_per_epoch)
         found += find(fed) if fed.size <= fed.most else _run_beside(fed, fed.most, find)
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
@@ -247,10 +245,10 @@ def _locate(law, fed, orders) -> str:
 
 def _check_scale(fed, once, layout, num_parts, limit) -> None:
   """Refuses sums that do not double with the examples."""
-  def double(fed):
-    fed.prepare()
-    return [[fed.run(np.concatenate([fed.index] * times), layout) for times in (1, 2)]
-            for layout in LAYOUTS[:2 if fed.by_row else 1]]  # As it is, it lacks rows.
+  def double(few):
+    few.prepare()
+    return [[few.run(np.concatenate([few.index] * times), layout) for times in (1, 2)]
+            for layout in LAYOUTS[:2 if few.by_row else 1]]  # As it is, it lacks rows.
 
   if fed.is_open:
     pairs = [[once, fed.run(np.concatenate([fed.index] * 2), layout)]]
