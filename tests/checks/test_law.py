@@ -131,6 +131,15 @@ def test_a_net_whose_layers_fill_memory_is_judged_on_few_rows(then, last_batch, 
   assert sizes <= {3, 6} and 3 in sizes
 
 
+def test_a_draw_of_as_many_entries_as_there_are_rows_leaves_the_scale_out(caplog, capfd):
+  def model(batch, is_training):
+    x = tf.image.random_crop(batch['x'], [tf.shape(batch['y'])[0], 5])  # It draws two zeros.
+    return ce(dense(x, 4, 'o'), batch['y'])
+
+  assert judge(model, xy(6), caplog, batch_size=4) == []
+  assert 'cannot be called on other rows' in ''.join(capfd.readouterr())
+
+
 def counting(batch, is_training):
   # A function of numpy per example, a mean loss, and an update that no example has a part in.
   [cosines] = tf.py_func(lambda x: [np.cos(x)], [batch['x']], [tf.float32])

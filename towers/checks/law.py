@@ -251,7 +251,10 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
             for layout in LAYOUTS[:2 if few.by_row else 1]]  # As it is, it lacks rows.
 
   if fed.is_open:
-    pairs = [[once, fed.run(np.concatenate([fed.index] * 2), layout)]]
+    try:
+      pairs = [[once, fed.run(np.concatenate([fed.index] * 2), layout)]]
+    except Exception as error:  # What is drawn may have as many entries as there are rows.
+      raise _leave_out(error) from error
   else:
     _check_price('calling the model once more', len(fed.ops) * _OP_SECONDS, limit)
     pairs = _run_beside(fed, _FEW, double)
@@ -285,8 +288,12 @@ def _run_beside(fed, num_rows, measure) -> Any:
   except Exception as error:  # A model may hold a row for each example, or layers of this graph.
     if few and isinstance(error, (LeftOut, UsageError)):
       raise
-    raise LeftOut('the model cannot be called on other rows, in a graph of their own: '
-                  f'{find_reason(error)}') from error
+    raise _leave_out(error) from error
+
+
+def _leave_out(error) -> LeftOut:
+  return LeftOut('the model cannot be called on other rows, in a graph of their own: '
+                 f'{find_reason(error)}')
 
 
 def _check_price(what, seconds, limit) -> None:
