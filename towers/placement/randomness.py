@@ -28,7 +28,7 @@ _SEED_INPUTS = ('seed', 'key', 'counter')
 # Ops that draw by a seed that they take.
 _STATELESS = re.compile('Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
 _CUTS = ('Slice', 'StridedSlice', 'Reshape')
-# By their type, whether ops have seeds of their own.
+# By the type of an op, whether it has seeds of its own.
 _SEEDED: Dict[str, bool] = {}
 # Ops of tf.random.Generator.
 _GENERATOR = re.compile('Stateful(?!PartitionedCall)|Rng(Read|Skip)|NonDeterministicInts')
@@ -123,13 +123,15 @@ def tower_seeds(seed: int, tower: int, type_: str, name: str) -> Tuple[int, int]
 
 def is_random(op: Any) -> bool:
   """Returns whether an op, or a node of a GraphDef, draws by a state of its own."""
-  kind = op.type if isinstance(op, Operation) else op.op
-  if kind not in _SEEDED:  # An op makes its NodeDef anew each time, which takes long.
-    _SEEDED[kind] = {'seed', 'seed2'}.issubset(getattr(op, 'node_def', op).attr)
-  if not _SEEDED[kind]:
-    return False
+  if isinstance(op, Operation):  # It makes its NodeDef anew each time, which takes long.
+    if op.type not in _SEEDED:
+      _SEEDED[op.type] = 'seed2' in op.node_def.attr
+    if not _SEEDED[op.type]:
+      return False
   attr = getattr(op, 'node_def', op).attr
-  return 'deterministic' not in attr or attr['deterministic'].b  # Fractional pooling's seeds are 0.
+  # The seeds of fractional pooling, where it is not deterministic, are 0.
+  return ('seed' in attr and 'seed2' in attr
+          and ('deterministic' not in attr or attr['deterministic'].b))
 
 
 def set_seeds(op: Operation, seed: int, seed2: int) -> None:
