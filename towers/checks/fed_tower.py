@@ -85,9 +85,9 @@ class FedTower:
                        for op in self.ops for tensor in op.outputs)
     self._kernels = [op for op in self.ops if op.type.startswith('FusedBatchNorm')
                      and op.get_attr('is_training')]
+    self._numbers = [tensor for op in self._draws for tensor in find_numbers(op)]
     num_bytes = sum(_count_bytes(tensor, self.size) for tensor in (
-        *(op.outputs[0] for op in self._kernels),
-        *(tensor for op in self._draws for tensor in find_numbers(op))))
+        *(op.outputs[0] for op in self._kernels), *self._numbers))
     self.most = max(_MOST_BYTES * self.size // max(num_bytes, 1), _FEWEST_ROWS)
     self.size = min(self.size, self.most) if self.is_open else self.size
     self.index = np.arange(self.size)
@@ -126,7 +126,7 @@ class FedTower:
     for sums in self._graph.get_collection(BATCH_SUMS, self.tower.scope):
       channels = sums.shape.as_list()[0] // 2
       self._fixed[sums] = np.float32([0.0] * channels + [1.0] * (channels + 1))
-    self.by_row.update(self._read([tensor for op in self._draws for tensor in find_numbers(op)]))
+    self.by_row.update(self._read(self._numbers))
     for total, own in zip(*(self._graph.get_collection(key, self.tower.scope)
                             for key in (SUMS, OWN_SUMS))):
       if total not in self._fixed:

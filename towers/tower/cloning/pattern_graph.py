@@ -30,7 +30,6 @@ class PatternGraph:
     """
     self._inside = {node.name for node in nodes}
     self._merged: Dict[bytes, str] = {}
-    self._shapes: Dict[Any, str] = {}
     self.names = Names([node.name for node in nodes], scope)
     self.definition = tf.GraphDef(versions=whole.versions)
     self.placed: List[Any] = []
@@ -66,15 +65,11 @@ class PatternGraph:
       return False
     like = self.names.get_op(node.name)
     for port, (tensor, output) in enumerate(zip(op.inputs, op.outputs)):
-      shape = tensor.shape.as_list()
-      key = (tuple(shape), output.dtype, node.device, is_placed)
-      if key not in self._shapes:
-        constant = tf.NodeDef(name=self.names.make(f'{like}/{port}'), op='Const',
-                              device=node.device)
-        constant.attr['dtype'].type = output.dtype.as_datatype_enum
-        constant.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(shape, output.dtype))
-        self._shapes[key] = self._merge(constant, is_placed)
-      self.names.stand_in(node.name, port, self._shapes[key])
+      constant = tf.NodeDef(name=self.names.make(f'{like}/{port}'), op='Const', device=node.device)
+      constant.attr['dtype'].type = output.dtype.as_datatype_enum
+      constant.attr['value'].tensor.CopyFrom(
+          tf.make_tensor_proto(tensor.shape.as_list(), output.dtype))
+      self.names.stand_in(node.name, port, self._merge(constant, is_placed))
     return True
 
   def _add_constant(self, node, is_placed):
