@@ -168,7 +168,7 @@ def start_until_pip_runs(machine, seconds):
 
 
 @pytest.mark.nightly(but=1)
-@pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize('how', [signal.SIGKILL, signal.SIGTERM])
 def test_an_interrupted_installation_is_repeated(machine, how):
   machine.pythons(python3_7='3.7')
   process = start_until_pip_runs(machine, seconds=3)
