@@ -46,11 +46,13 @@ class Feed(NamedTuple):
     """
     return [] if self.stage is None else self.stage.put_ops
 
-  def start(self, session: Any, *, step: int = 0, offset: int = 0,
-            peeks: bool = False) -> Optional[List[Any]]:
+  def start(self, session: Any, *, step: int = 0, offset: int = 0, peeks: bool = False,
+            other: Optional['Feed'] = None) -> Optional[List[Any]]:
     """Starts the iterators at `step` and fills the staging areas; changes no variable.
 
-    Where a run has resumed with another batch size, `offset` is that of its `Plan`.
+    Where a run has resumed with another batch size, `offset` is that of its `Plan`. The `other`
+    split, as deeply staged, starts from its beginning in the same runs: each takes its time to
+    prepare in a large graph.
 
     Returns:
       with `peeks` the values of the first tower's first batch, which it is still to take, in the
@@ -60,12 +62,14 @@ class Feed(NamedTuple):
     fetched = [value for value in first if tf.is_tensor(value)]
     known = first[len(fetched):]  # A number of examples that is static.
     rows: List[Any] = []
-    clear = [] if self.stage is None else [self.stage.clear_op]
-    starts = [clear + [self.inputs.initializer], self.inputs.feed_dict(step, offset)]
+    feeds = [self] if other is None else [self, other]
+    stages = [feed.stage for feed in feeds if feed.stage is not None]
+    starts = [[*(stage.clear_op for stage in stages), *(feed.inputs.initializer for feed in feeds)],
+              {**feeds[-1].inputs.feed_dict(0), **self.inputs.feed_dict(step, offset)}]
     session.run(*starts)
     if self.stage is not None:
       for _ in range(self.stage.depth):
-        read, _ = session.run([[] if rows else fetched, self.stage.fill_ops])
+        read, _ = session.run([[] if rows else fetched, [stage.fill_ops for stage in stages]])
         rows = rows or read
     elif peeks:
       rows = session.run(fetched)

@@ -117,15 +117,16 @@ class Steps:
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
-    self.step, self.training_moved, self._beside = step, False, None
+    self.step, self._beside = step, None
+    self.training_moved = self.validation_moved = False
     self.activity = 'warm-up'
     rows = self.program.feed.start(
         self.session, step=step, offset=self.plan.offset,
-        peeks=self.runs == 0 and has_parts(self.program))
+        peeks=self.runs == 0 and has_parts(self.program),
+        other=self._validation and self._validation.feed)
     with uncompiled():
       judge(self.program, self.session, rows)
     self.runs += 1
-    self.start_validation()
     self.activity = 'the first step'
 
   def start_validation(self) -> None:
