@@ -31,14 +31,20 @@ def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> List[A
     node.attr.pop('_class', None)
     node.input[:] = [tensor.name for tensor in op.inputs]
     for tensor in op.inputs:
-      if tensor.name in shapes:
+      # What is computed from variables may be most of a net, and has other shapes for none.
+      if tensor.name in shapes or tensor.op.type == 'ReadVariableOp':
         used[tensor.name] = tensor
       elif tensor.op not in seen:
         seen.add(tensor.op)
         pending.append(tensor.op)
   with tf.Graph().as_default() as copy:
-    stand_ins = {name: tf.placeholder(tensor.dtype, shapes[name], 'resized/input')
-                 for name, tensor in used.items()}
-    tf.import_graph_def(definition, input_map=stand_ins, name='')
+    stand_ins: Dict[Any, Tensor] = {}  # One for all inputs of a shape.
+    for name, tensor in used.items():
+      shape = shapes.get(name, tensor.shape)
+      key = tensor.dtype, str(shape)
+      if key not in stand_ins:
+        stand_ins[key] = tf.placeholder(tensor.dtype, shape, 'resized/input')
+      used[name] = stand_ins[key]
+    tf.import_graph_def(definition, input_map=used, name='')
     return [tf.TensorShape(shapes[tensor.name]) if tensor.name in shapes
             else copy.get_tensor_by_name(tensor.name).shape for tensor in tensors]
