@@ -126,20 +126,21 @@ class FedTower:
     for sums in self._graph.get_collection(BATCH_SUMS, self.tower.scope):
       channels = sums.shape.as_list()[0] // 2
       self._fixed[sums] = np.float32([0.0] * channels + [1.0] * (channels + 1))
-    self.by_row.update(self._read(self._numbers))
     for total, own in zip(*(self._graph.get_collection(key, self.tower.scope)
                             for key in (SUMS, OWN_SUMS))):
       if total not in self._fixed:
         self._fixed[total] = self._read([own])[own]
         if not feeds_moments:
           self._fetches['sum', total.op.name] = own
-    self.by_row.update(self._read(self._graph.get_collection(PLACES, self.tower.scope)))
-    moments = self._find_moments()
-    if feeds_moments and (self._kernels or moments):
-      values = self._read([*(op.outputs[0] for op in self._kernels), *moments])
-      self._fixed.update((tensor, values[tensor]) for tensor in moments if tensor in values)
-      self.by_row.update((op.outputs[0], values[op.outputs[0]]) for op in self._kernels)
-      self._fetches.update((('input', op.name), op.inputs[0]) for op in self._kernels)
+    moments = self._find_moments() if feeds_moments else []
+    kernels = self._kernels if feeds_moments else []
+    # In one run, since TensorFlow prunes the whole graph for each choice of what it fetches.
+    values = self._read([*self._numbers, *self._graph.get_collection(PLACES, self.tower.scope),
+                         *(op.outputs[0] for op in kernels), *moments])
+    self._fixed.update((tensor, values.pop(tensor)) for tensor in moments if tensor in values)
+    self.by_row.update(values)
+    if kernels or moments:
+      self._fetches.update((('input', op.name), op.inputs[0]) for op in kernels)
     elif not self._fixed and any(
         op.type == 'IdentityN' and b'CustomGradient' in op.node_def.attr['_gradient_op_type'].s
         for op in self.ops):

@@ -174,6 +174,11 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
   """Returns a sentence on the sum that differs most, if any does; raises as `_check_scale`."""
   fed.prepare()
   index, size, gaps = fed.index, fed.size, []
+  once = fed.run(index, AS_IS)
+  values = once.get(('values', 'loss'), index)
+  # Examples of small losses in one batch, of large ones in the other.
+  twice = np.repeat(np.argsort(values) if values.shape == index.shape else index, 2)
+  orders = [index, twice[:size], twice[size:], index[::-1]]
 
   def law(values, layouts=LAYOUTS):
     x, x1, x2, reverse = values
@@ -183,11 +188,6 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
         yield [(value, take_rows(x, order, size, layout)) for value, order in zip(values, orders)]
 
   for layout in LAYOUTS if fed.by_row else LAYOUTS[:1]:
-    once = fed.run(index, layout)
-    values = once.get(('values', 'loss'), index)
-    # Examples of small losses in one batch, of large ones in the other.
-    twice = np.repeat(np.argsort(values) if values.shape == index.shape else index, 2)
-    orders = [index, twice[:size], twice[size:], index[::-1]]
     began = time.monotonic()
     runs = [once, fed.run(orders[1], layout)]
     seconds = time.monotonic() - began
@@ -247,8 +247,8 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
   """Refuses sums that do not double with the examples."""
   def double(few):
     few.prepare()
-    return [[few.run(np.concatenate([few.index] * times), layout) for times in (1, 2)]
-            for layout in LAYOUTS[:2 if few.by_row else 1]]  # As it is, it lacks rows.
+    return [[few.run(np.concatenate([few.index] * times), way) for times in (1, 2)]
+            for way in (LAYOUTS[:2] if layout == AS_IS else [layout])]  # As it is, it lacks rows.
 
   if fed.is_open:
     try:
