@@ -134,6 +134,14 @@ def test_towers_draw_what_one_tower_draws(name, point):
   assert len({round(float(loss), 3) for loss in losses}) > 5
 
 
+@pytest.mark.parametrize('name', [
+    'dropout', 'dropout of rows', 'keras', 'doubles', 'several rows', 'branch'])
+def test_what_meets_rows_of_one_static_size_needs_no_other_call_of_the_model(name):
+  with tf.Graph().as_default():
+    [tower, *_] = build(name, 4, 'next', last_batch='carry').towers
+  assert not tower.call_beside.cache_info().misses
+
+
 @pytest.mark.nightly(but='dropout')
 @pytest.mark.parametrize('name', ['dropout', 'noise on weights', 'categorical', 'dynamic_rnn'])
 def test_nothing_moves_what_is_drawn(name, tmp_path):

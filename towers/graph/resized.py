@@ -7,6 +7,7 @@ axis has a size that nothing else has shows which other axes have as many.
 from typing import Any, Dict, List, Mapping, Sequence
 
 from tensorflow_v1 import Tensor, tf
+from towers.graph.walk import find_called
 
 
 def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> List[Any]:
@@ -19,7 +20,6 @@ def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> List[A
   """
   graph = tf.get_default_graph()
   definition = tf.GraphDef(versions=graph.graph_def_versions)
-  definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)
   pending = list({tensor.op: None for tensor in tensors if tensor.name not in shapes})
   seen = set(pending)
   used: Dict[str, Tensor] = {}
@@ -37,6 +37,8 @@ def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> List[A
       elif tensor.op not in seen:
         seen.add(tensor.op)
         pending.append(tensor.op)
+  if any(find_called(graph, node) for node in definition.node):
+    definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)
   with tf.Graph().as_default() as copy:
     stand_ins: Dict[Any, Tensor] = {}  # One for all inputs of a shape.
     for name, tensor in used.items():

@@ -3,8 +3,9 @@
 
 A first axis of unknown size may be that of the batch, of the time or of the vocabulary, and one of
 the tower's number of rows may be so by chance. So the draw's shape is found once more for another
-number of rows: from the ops themselves where the number of rows is open, else from those of another
-call of the model, which may have made constants of it.
+number of rows, from the ops themselves where the number of rows is open. Of a static one the model
+may have made a constant: then an op that takes the draw and rows of the batch together, as dropout
+multiplies them, tells that there are as many; else another call of the model does.
 
 A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has a fold of 1.
 """
@@ -13,7 +14,7 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 from tensorflow_v1 import Operation, tf
 from towers.graph.resized import infer_shapes
-from towers.graph.walk import find_loops
+from towers.graph.walk import find_dependents, find_loops
 from towers.input.batch import Batch
 
 # Primes that no model has: of rows, and of other axes of any size.
@@ -57,6 +58,10 @@ def find_folds(ops: Sequence[Operation], batch: Batch, *, scope: str,
       folds[name] = 0
     else:
       unknown[name] = tensor
+  if batch.num_rows is not None:
+    met = _find_met({name: unknown[name] for name in unknown.keys() & draws}, batch)
+    folds.update(met)
+    unknown = {name: unknown[name] for name in unknown if name not in met}
   if not unknown:
     return folds
   found = _find_by(unknown, lambda: _infer(
@@ -76,6 +81,38 @@ def _find_taken_apart(loop):
   return [consumer.inputs[2] for name in loop._external_values
           for consumer in graph.get_tensor_by_name(name).consumers()
           if consumer.type == 'TensorArrayScatterV3']
+
+
+def _find_met(draws, batch) -> Dict[str, int]:
+  """Returns the folds of draws that ops take together with rows of a static batch."""
+  of_batch = find_dependents([tensor.op for tensor in tf.nest.flatten(batch.tensors)],
+                             by_control=False)
+  met = {}
+  for name, draw in draws.items():
+    own = find_dependents([draw.op], by_control=False, without=of_batch)
+    met[name] = [op for op in {op: None for before in own for tensor in before.outputs
+                               for op in tensor.consumers()} if op in of_batch]
+  rows = [tensor for ops in met.values() for op in ops for tensor in op.inputs
+          if tensor.op in of_batch]
+
+  def infer(tensors, shapes):
+    try:
+      return dict(zip([tensor.name for tensor in tensors], infer_shapes(tensors, shapes)))
+    except ValueError:  # An op cannot have such inputs.
+      return {}
+
+  shapes = infer(rows, {tensor.name: _resize(tensor.shape)
+                        for tensor in tf.nest.flatten(batch.tensors)})
+  folds = {}
+  for name, draw in draws.items() if shapes else ():
+    results = [tensor for op in met[name] for tensor in op.outputs]
+    fold = guess_fold(draw.shape, batch)
+    fits, fits_more = (infer(results, {
+        **shapes, draw.name: [fold * num_rows, *draw.shape.as_list()[1:]]})
+                       for num_rows in (_ROWS, _ROWS + 1))
+    if fits and not fits_more:
+      folds[name] = fold
+  return folds
 
 
 def _find_by(tensors, find_shapes, knows_axes=False) -> Dict[str, Optional[int]]:
