@@ -59,9 +59,9 @@ def find_folds(ops: Sequence[Operation], batch: Batch, *, scope: str,
     else:
       unknown[name] = tensor
   if batch.num_rows is not None:
-    met = _find_met({name: unknown[name] for name in unknown.keys() & draws}, batch)
-    folds.update(met)
-    unknown = {name: unknown[name] for name in unknown if name not in met}
+    folds.update(_find_met({name: draw for name, draw in draws.items() if name in unknown
+                            and guess_fold(draw.shape, batch)}, batch))
+    unknown = {name: tensor for name, tensor in unknown.items() if name not in folds}
   if not unknown:
     return folds
   found = _find_by(unknown, lambda: _infer(
@@ -106,9 +106,10 @@ def _find_met(draws, batch) -> Dict[str, int]:
   folds = {}
   for name, draw in draws.items() if shapes else ():
     results = [tensor for op in met[name] for tensor in op.outputs]
-    fold = guess_fold(draw.shape, batch)
+    size, *rest = draw.shape.as_list()
+    fold = size // batch.num_rows
     fits, fits_more = (infer(results, {
-        **shapes, draw.name: [fold * num_rows, *draw.shape.as_list()[1:]]})
+        **shapes, draw.name: [fold * num_rows, *rest]})
                        for num_rows in (_ROWS, _ROWS + 1))
     if fits and not fits_more:
       folds[name] = fold
