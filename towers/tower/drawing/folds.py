@@ -47,32 +47,35 @@ def find_folds(ops: Sequence[Operation], batch: Batch, *, scope: str,
   # A loop may take several tensors apart, all of as many rows.
   loops = {loop.name.replace(scope, ''): tensor for op in ops for loop in find_loops(op)
            for tensor in _find_taken_apart(loop)}
-  inputs = list(map(id, tf.nest.flatten(batch.tensors)))
+  resized = {tensor.name: _resize(tensor.shape) for tensor in tf.nest.flatten(batch.tensors)}
   folds: Dict[str, Optional[int]] = {}
   unknown = {}
   for name, tensor in {**draws, **loops}.items():
-    if id(tensor) in inputs:
+    if tensor.name in resized:
       folds[name] = 1
     # A later tower may have as many rows as one of the others by chance.
     elif guess_fold(tensor.shape, batch) == 0:
       folds[name] = 0
     else:
       unknown[name] = tensor
-  if batch.num_rows is not None:
+  if batch.num_rows is None:
+    folds.update(_count_rows(unknown, _infer(unknown.values(), resized)))
+  else:
     folds.update(_find_met({name: draw for name, draw in draws.items() if name in unknown
-                            and guess_fold(draw.shape, batch)}, batch))
-    unknown = {name: tensor for name, tensor in unknown.items() if name not in folds}
+                            and guess_fold(draw.shape, batch)}, batch, resized))
+  # A draw of an open number of rows counts them when it draws.
+  unknown = {name: tensor for name, tensor in unknown.items() if folds.get(name) is None
+             and (batch.num_rows is not None or name in loops)}
   if not unknown:
     return folds
-  found = _find_by(unknown, lambda: _infer(
-      unknown, batch if batch.num_rows is None else call_beside().batch))
-  # A draw of an open number of rows counts them when it draws.
-  missing = {name for name in unknown if found.get(name) is None}
-  if missing if batch.num_rows is not None else missing & set(loops):
-    # Sizes may be constants of the model's, come out of a loop, or several axes be one.
-    found.update(_find_by(unknown, lambda: [tensor.shape for tensor in _find_in(
-        call_beside(rows=_ROWS, other=_ANY).batch, unknown)], knows_axes=True))
-  return {**folds, **found}
+  # Sizes may be constants of the model's, come out of a loop, or several axes be one.
+  try:
+    graph = call_beside(rows=_ROWS, other=_ANY).graph
+    shapes = {tensor.name: graph.get_tensor_by_name(tensor.name).shape
+              for tensor in unknown.values()}
+  except Exception:  # A model that takes no such number of rows, or layers of another graph.
+    return folds
+  return {**folds, **_count_rows(unknown, shapes, knows_axes=True)}
 
 
 def _find_taken_apart(loop):
@@ -83,66 +86,47 @@ def _find_taken_apart(loop):
           if consumer.type == 'TensorArrayScatterV3']
 
 
-def _find_met(draws, batch) -> Dict[str, int]:
+def _find_met(draws, batch, resized) -> Dict[str, int]:
   """Returns the folds of draws that ops take together with rows of a static batch."""
   of_batch = find_dependents([tensor.op for tensor in tf.nest.flatten(batch.tensors)],
                              by_control=False)
   met = {}
   for name, draw in draws.items():
     own = find_dependents([draw.op], by_control=False, without=of_batch)
-    met[name] = [op for op in {op: None for before in own for tensor in before.outputs
-                               for op in tensor.consumers()} if op in of_batch]
-  rows = [tensor for ops in met.values() for op in ops for tensor in op.inputs
-          if tensor.op in of_batch]
-
-  def infer(tensors, shapes):
-    try:
-      return dict(zip([tensor.name for tensor in tensors], infer_shapes(tensors, shapes)))
-    except ValueError:  # An op cannot have such inputs.
-      return {}
-
-  shapes = infer(rows, {tensor.name: _resize(tensor.shape)
-                        for tensor in tf.nest.flatten(batch.tensors)})
+    met[name] = {op: None for before in own for tensor in before.outputs
+                 for op in tensor.consumers() if op in of_batch}
+  shapes = _infer([tensor for ops in met.values() for op in ops for tensor in op.inputs
+                   if tensor.op in of_batch], resized)
   folds = {}
   for name, draw in draws.items() if shapes else ():
-    results = [tensor for op in met[name] for tensor in op.outputs]
     size, *rest = draw.shape.as_list()
     fold = size // batch.num_rows
-    fits, fits_more = (infer(results, {
-        **shapes, draw.name: [fold * num_rows, *rest]})
-                       for num_rows in (_ROWS, _ROWS + 1))
+    fits, fits_more = (_infer([tensor for op in met[name] for tensor in op.outputs], {
+        **shapes, draw.name: [fold * num_rows, *rest]}) for num_rows in (_ROWS, _ROWS + 1))
     if fits and not fits_more:
       folds[name] = fold
   return folds
 
 
-def _find_by(tensors, find_shapes, knows_axes=False) -> Dict[str, Optional[int]]:
-  """Returns the folds of tensors, of which `find_shapes` returns the shapes for `_ROWS` rows."""
+def _infer(tensors, shapes) -> Dict[str, Any]:
+  """Returns the shapes of tensors, by name, for others of inputs; {} if no op can have these."""
+  tensors = list(tensors)
   try:
-    shapes = find_shapes()
-  except Exception:  # A model that takes no such number of rows, or layers of another graph.
+    return dict(zip([tensor.name for tensor in tensors], infer_shapes(tensors, shapes)))
+  except ValueError:
     return {}
+
+
+def _count_rows(tensors, shapes, knows_axes=False) -> Dict[str, Optional[int]]:
+  """Returns the folds of tensors of which the shapes, by name, are those for `_ROWS` rows."""
   folds: Dict[str, Optional[int]] = {}
-  for name, shape in zip(tensors, shapes):
-    if shape.ndims and shape.as_list()[0] is not None:
+  for name, tensor in tensors.items():
+    shape = shapes.get(tensor.name)
+    if shape is not None and shape.ndims and shape.as_list()[0] is not None:
       fold, rest = divmod(shape.as_list()[0], _ROWS)
       # Several rows may be those of an axis of any size.
       folds[name] = 0 if rest else fold if fold == 1 or knows_axes else None
   return folds
-
-
-def _infer(tensors, batch):
-  """Returns the shapes of tensors, in the graph of a batch, for `_ROWS` rows of it."""
-  inputs = tf.nest.flatten(batch.tensors)
-  with inputs[0].graph.as_default():
-    return infer_shapes(_find_in(batch, tensors),
-                        {tensor.name: _resize(tensor.shape) for tensor in inputs})
-
-
-def _find_in(batch, tensors):
-  """Returns the tensors of the same names in the graph of a batch."""
-  graph = tf.nest.flatten(batch.tensors)[0].graph
-  return [graph.get_tensor_by_name(tensor.name) for tensor in tensors.values()]
 
 
 def _resize(shape):
