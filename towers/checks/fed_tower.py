@@ -77,8 +77,11 @@ class FedTower:
     fed = {tensor.op for tensor in self.tensors}
     # Where micro-batches add moments up, no input leads from the batch to their mean.
     kept = {moment.op for moment in self._graph.get_collection(BATCH_MOMENTS, tower.scope)}
-    self.of_batch = find_dependents(fed | kept, by_control=False, without=totals - moments)
+    # Updates of a model wait for what the step adds later: its loss, its micro-batches, its guard.
+    own = {op for op in self._graph.get_operations() if op._id <= tower.loss.op._id}
     self._needed = find_needed([value.op for value in self._sums.values()], without=fed | totals)
+    self.of_batch = find_dependents(fed | kept, by_control=False, without=totals - moments,
+                                    within=own | kept | self._needed)
     self.ops = sorted(self._needed, key=lambda op: op._id)
     self._draws = find_draws(self.ops)
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
@@ -93,13 +96,10 @@ class FedTower:
     self.index = np.arange(self.size)
     # Rows that only fill a batch up give way to others.
     self.rows = [value[self.index % max(int(count), 1)] for value in values]
-    # Updates of a model wait for what the step adds later: its loss, its micro-batches, its guard.
-    self._own = {op for op in self._graph.get_operations() if op._id <= tower.loss.op._id}
-    updating = find_needed([getattr(op, 'op', op) for op in tower.update_ops], within=self._own)
-    run = updating | self._needed
-    writes = [write for write in find_writes(self._graph, [
-        op for op in self._graph.get_operations() if op.type in VARIABLES and op in run])
-              if write.op in run]
+    updating = find_needed([getattr(op, 'op', op) for op in tower.update_ops], within=own)
+    run = sorted(updating | self._needed, key=lambda op: op._id)
+    writes = find_writes(self._graph, [op for op in run if op.type in VARIABLES])
+    writes = [write for write in writes if write.op in updating or write.op in self._needed]
     self._writes_early = any(write.op in self._needed for write in writes)
     self.writes = [write for write in writes if write.op in self.of_batch]
     self._fetches: Dict[Tuple[str, str], Any] = {}
@@ -160,7 +160,7 @@ class FedTower:
     """Returns the moments that both the loss and updates of moving averages take from the batch."""
     found: List[Tensor] = []
     # From an update back to what the loss takes too it is not far.
-    apart, shared = (self.of_batch & self._own) - self._needed, self.of_batch & self._needed
+    apart, shared = self.of_batch - self._needed, self.of_batch & self._needed
     for write in self.writes:
       [variable, *_] = write.variables
       size = tf.TensorShape(variable.get_attr('shape')).num_elements()
