@@ -103,7 +103,7 @@ def _find_met(draws, batch, resized) -> Dict[str, int]:
     fold = size // batch.num_rows
     fits, fits_more = (_infer([tensor for op in met[name] for tensor in op.outputs], {
         **shapes, draw.name: [fold * num_rows, *rest]}) for num_rows in (_ROWS, _ROWS + 1))
-    if fits and not fits_more:
+    if fits and not fits_more and size > 1:  # A single row may be that of all examples.
       folds[name] = fold
   return folds
 
