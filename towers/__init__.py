@@ -43,7 +43,6 @@ _PUBLIC = {
 }
 # Names that programs were written with when they were public; each is used in its own module now.
 _OLD = {
-    'towers.checks': 'check_inputs',
     'towers.checks.towers': 'CheckReport',
     'towers.data': 'from_tfds',
     'towers.input.batch': 'Batch',
@@ -100,6 +99,8 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
 
 
 def __getattr__(name: str) -> Any:
+  if name == 'check_inputs':
+    return importlib.import_module('towers.annexes').load('towers.check_inputs')
   if name not in _MODULES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   value = getattr(importlib.import_module(_MODULES[name]), name)

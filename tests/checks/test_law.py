@@ -123,8 +123,8 @@ def test_a_net_whose_layers_fill_memory_is_judged_on_few_rows(then, last_batch, 
   monkeypatch.setattr(fed_tower, '_MOST_BYTES', 0)
   monkeypatch.setattr(fed_tower, '_FEWEST_ROWS', 3)
   sizes, run = set(), fed_tower.FedTower.run
-  monkeypatch.setattr(fed_tower.FedTower, 'run', lambda self, index, *rest: (
-      sizes.add(len(index)), run(self, index, *rest))[1])
+  monkeypatch.setattr(fed_tower.FedTower, 'run', lambda self, index, *rest, **shakes: (
+      sizes.add(len(index)), run(self, index, *rest, **shakes))[1])
   named = judge(lambda batch, is_training: normed_by_kernels(batch, is_training, then), xy(),
                 caplog, last_batch=last_batch)
   assert len(named) == (then is contrast)

@@ -22,6 +22,7 @@ _NOISE_TOLERANCE = 20
 # Of the value: noise explains no larger difference. In a deep net a ReLU that turns moves the
 # gradient of the first layer by some hundredths.
 _LARGEST_SHARE = 0.05
+_LAST_BITS = 1e-6  # The relative change that shows the effect of rounding.
 
 
 class Difference(NamedTuple):
@@ -87,6 +88,13 @@ def find_norm(values: Any, others: Any = None) -> float:
     lefts = [array[np.isfinite(array)] for array in lefts]
   norm = math.sqrt(sum(float(np.sum(np.square(array))) for array in lefts))
   return math.inf if math.isnan(norm) else norm
+
+
+def shake(value: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+  """Returns an array with its floats changed in their last bits."""
+  if value.dtype.kind != 'f':
+    return value
+  return value * (1 + _LAST_BITS * random.choice([-1, 1], size=value.shape)).astype(value.dtype)
 
 
 def _arrays(values):

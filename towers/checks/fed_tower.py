@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from tensorflow_v1 import Tensor, tf
+from towers.checks.comparison import shake
 from towers.graph.source import format_op
 from towers.graph.walk import find_dead, find_dependents, find_loops, find_needed
 from towers.graph.writes import VARIABLES, find_writes
@@ -132,8 +133,7 @@ class FedTower:
         self._fixed[total] = self._read([own])[own]
         if not feeds_moments:
           self._fetches['sum', total.op.name] = own
-    moments = self._find_moments() if feeds_moments else []
-    kernels = self._kernels if feeds_moments else []
+    kernels, moments = (self._kernels, self._find_moments()) if feeds_moments else ([], [])
     # In one run, since TensorFlow prunes the whole graph for each choice of what it fetches.
     values = self._read([*self._numbers, *self._graph.get_collection(PLACES, self.tower.scope),
                          *(op.outputs[0] for op in kernels), *moments])
@@ -170,11 +170,13 @@ class FedTower:
                 and not shared.isdisjoint(tensor.consumers())]
     return found
 
-  def run(self, index: Any, layout: str, count: Optional[int] = None) -> Values:
+  def run(self, index: Any, layout: str, count: Optional[int] = None,
+          shakes: bool = False) -> Values:
     """Returns what the tower computes for the rows `index`, of which `count` are real, by default
-    all; `layout` is that of what goes with its rows, one of `LAYOUTS`.
+    all; `layout` is that of what goes with its rows, one of `LAYOUTS`. With `shakes` all that is
+    fed is changed in its last bits.
     """
-    values = self._fetch(list(self._fetches.values()), index, layout, count)
+    values = self._fetch(list(self._fetches.values()), index, layout, count, shakes)
     return {(kind, name): np.asarray(value, np.float64 if 'sum' in kind else np.float32)
             for (kind, name), value in zip(self._fetches, values)}
 
@@ -196,7 +198,7 @@ class FedTower:
           return f'; its rows are first mixed by {format_op(tensor.op)}'
     return ''
 
-  def _fetch(self, fetches, index, layout, count=None):
+  def _fetch(self, fetches, index, layout, count=None, shakes=False):
     """Runs, though TensorFlow lets nobody feed or fetch what is inside of a branch."""
     feed = {tensor: value[index] for tensor, value in zip(self.tensors, self.rows)}
     feed.update({number: len(index) if count is None else count for number in (
@@ -204,6 +206,9 @@ class FedTower:
     feed.update(self._fixed)
     feed.update({tensor: take_rows(value, index, self.size, layout)
                  for tensor, value in self.by_row.items()})
+    if shakes:
+      random = np.random.RandomState(0)
+      feed = {tensor: shake(np.asarray(value), random) for tensor, value in feed.items()}
     graph = self._graph
     kept = graph._unfeedable_tensors, graph._unfetchable_ops
     graph._unfeedable_tensors, graph._unfetchable_ops = type(kept[0])(), type(kept[1])()

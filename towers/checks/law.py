@@ -43,6 +43,7 @@ _NAMES = {'sum': 'The model\'s {}', 'gradient': 'The gradient of {}',
           'input': 'The input of {}, batch normalisation,'}
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
+_NOISE_SHARE = 1 / 4  # Of a difference, by which rounding explains it.
 # Rows of which sums are compared with those of twice as many.
 _FEW = 4
 # What Python needs to call a model, for each op of its forward pass; and the most that it is worth
@@ -200,7 +201,8 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
     if gaps[-1][0] <= 1:
       _check_scale(fed, once, layout, num_parts, limit)
       return []
-  _, name, share = min(gaps)
+  times, name, share = min(gaps)
+  _check_rounding(fed, once, times)
   return [f'{name} depends on other examples of the batch, by {share:.2g} of itself'
           f'{_locate(law, fed, orders)}.']
 
@@ -266,11 +268,19 @@ def _check_scale(fed, once, layout, num_parts, limit) -> None:
       {key: value for key, value in run.items() if key[0] in ('sum', 'values')}
       for run in pair], fed.is_half) for pair in pairs)
   if times > 1:
+    _check_rounding(fed, once, times)
     raise UsageError(
         f'{name} is no mean over the examples of a batch: over twice as many examples its sum is '
         f'not twice as large, but differs by {share:.2g} of it. So the update of a step in '
         f'{num_parts} parts (towers x micro-batches x workers) would not equal that of one. '
         f'{_SCALE_FIX}')
+
+
+def _check_rounding(fed, once, times) -> None:
+  """Raises LeftOut where the last bits of the same batch make about as large a difference."""
+  shaken = fed.run(fed.index, AS_IS, shakes=True)
+  if _find_gap(lambda values: [[values]], [once, shaken], fed.is_half)[0] > _NOISE_SHARE * times:
+    raise LeftOut('rounding decides in this model')
 
 
 def _run_beside(fed, num_rows, measure) -> Any:

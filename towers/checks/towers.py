@@ -18,7 +18,7 @@ from tensorflow_v1 import tf
 from towers.arguments import with_known_names
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, check_choice
-from towers.checks.comparison import INCONCLUSIVE, Difference, compare, find_norm
+from towers.checks.comparison import INCONCLUSIVE, Difference, compare, find_norm, shake
 from towers.checks.law import FIX, find_coupling
 from towers.checks.repeats import find_change
 from towers.checks.trial import END, GRADIENT, INPUT, LOSS, START, Trial
@@ -28,9 +28,6 @@ from towers.placement.devices import build_devices
 from towers.tower.batch_norm import BATCH_NORMS, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.model_call import Model
-
-# The relative change of weights that shows the effect of rounding.
-_NOISE = 1e-6
 
 
 class CheckReport(NamedTuple):
@@ -181,12 +178,7 @@ def _shake(steps, variables):
   """Returns steps that begin with trained variables changed in their last bits."""
   trained = {(START, variable.op.name) for variable in variables}
   random = np.random.RandomState(0)
-
-  def shake(value):
-    signs = random.choice([-1, 1], size=value.shape)
-    return value * (1 + _NOISE * signs).astype(value.dtype)
-
-  return [{key: shake(value) if key in trained else value for key, value in step.items()}
+  return [{key: shake(value, random) if key in trained else value for key, value in step.items()}
           for step in steps]
 
 

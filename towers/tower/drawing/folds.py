@@ -59,7 +59,7 @@ def find_folds(ops: Sequence[Operation], batch: Batch, *, scope: str,
     else:
       unknown[name] = tensor
   if batch.num_rows is None:
-    folds.update(_count_rows(unknown, _infer(unknown.values(), resized)))
+    folds.update(_count_rows(unknown, _infer(list(unknown.values()), resized)))
   else:
     folds.update(_find_met({name: draw for name, draw in draws.items() if name in unknown
                             and guess_fold(draw.shape, batch)}, batch, resized))
@@ -110,7 +110,6 @@ def _find_met(draws, batch, resized) -> Dict[str, int]:
 
 def _infer(tensors, shapes) -> Dict[str, Any]:
   """Returns the shapes of tensors, by name, for others of inputs; {} if no op can have these."""
-  tensors = list(tensors)
   try:
     return dict(zip([tensor.name for tensor in tensors], infer_shapes(tensors, shapes)))
   except ValueError:
