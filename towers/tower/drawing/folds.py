@@ -60,7 +60,7 @@ def find_folds(ops: Sequence[Operation], batch: Batch, *, scope: str,
       unknown[name] = tensor
   if batch.num_rows is None:
     folds.update(_count_rows(unknown, _infer(list(unknown.values()), resized)))
-  else:
+  elif unknown:
     folds.update(_find_met({name: draw for name, draw in draws.items() if name in unknown
                             and guess_fold(draw.shape, batch)}, batch, resized))
   # A draw of an open number of rows counts them when it draws.
@@ -111,7 +111,8 @@ def _find_met(draws, batch, resized) -> Dict[str, int]:
 def _infer(tensors, shapes) -> Dict[str, Any]:
   """Returns the shapes of tensors, by name, for others of inputs; {} if no op can have these."""
   try:
-    return dict(zip([tensor.name for tensor in tensors], infer_shapes(tensors, shapes)))
+    found = infer_shapes(tensors, shapes) if tensors else []
+    return dict(zip([tensor.name for tensor in tensors], found))
   except ValueError:
     return {}
 
