@@ -54,12 +54,15 @@ def noise_on_weights(h):
 # From activations [batch, 5] to others.
 DRAWS = {
     'dropout': dropout(0.5),
+    'dropouts': lambda h: dropout(0.5)(dropout(0.5)(h)),
     'dropout of rows': lambda h: tf.nn.dropout(h, rate=0.5, noise_shape=[tf.shape(h)[0], 1]),
     'keras': lambda h: load_keras().layers.Dropout(0.5)(h, training=True),
     'normal': lambda h: h + tf.random.normal(tf.shape(h)),
     'doubles': lambda h: h + tf.cast(tf.random.normal(tf.shape(h), dtype=tf.float64), tf.float32),
     'truncated': lambda h: h + tf.random.truncated_normal(tf.shape(h)),
     'integers': lambda h: h * tf.cast(tf.random.uniform(tf.shape(h), 0, 3, tf.int32), tf.float32),
+    'time first': lambda h: tf.reduce_mean(tf.nn.dropout(
+        dropout(0.5)(tf.stack([h, 2 * h, -h])), rate=0.5, noise_shape=[1, tf.shape(h)[0], 1]), 0),
     'several rows': lambda h: h * tf.reshape(tf.random.uniform([5 * tf.shape(h)[0]]), [-1, 5]),
     'noise on weights': noise_on_weights,
     'categorical': lambda h: h * tf.cast(tf.random.categorical(h, 5), tf.float32),
@@ -75,8 +78,8 @@ DRAWS = {
         lambda row: beside(row)[0] + tf.random.uniform([5]), tf.get_collection('rows')[-1]),
     'map_fn of a loop': lambda h: tf.map_fn(turns(2, dropout(0.2)), h)}
 # What a commit tries at once, each kind by itself at night.
-TOGETHER = ('keras', 'integers', 'noise on weights', 'branch', 'several rows', 'loop in a loop',
-            'dynamic_rnn', 'random crop', 'map_fn of a loop')
+TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
+            'loop in a loop', 'dynamic_rnn', 'random crop', 'map_fn of a loop')
 DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.
 POINTS = [
@@ -136,7 +139,7 @@ def test_towers_draw_what_one_tower_draws(name, point):
 
 
 @pytest.mark.parametrize('name', [
-    'dropout', 'dropout of rows', 'keras', 'doubles', 'several rows', 'branch'])
+    'dropouts', 'dropout of rows', 'keras', 'doubles', 'several rows', 'time first', 'branch'])
 def test_what_meets_rows_of_one_static_size_needs_no_other_call_of_the_model(name):
   with tf.Graph().as_default():
     [tower, *_] = build(name, 4, 'next', last_batch='carry').towers

@@ -11,17 +11,15 @@ be seeded by name: random ops inside of a function, and generators, whose state 
 all towers share.
 """
 
-import functools
 import hashlib
 import re
-from typing import Any, Callable, Collection, Dict, Iterable, List, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Tuple
 
 import numpy as np
 
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import walk_called
-from towers.placement.host import HOST
 
 # The inputs that decide what a stateless op draws.
 _SEED_INPUTS = ('seed', 'key', 'counter')
@@ -45,16 +43,6 @@ def name_seeds(seed: int, name: str) -> Tuple[int, int]:
     return int.from_bytes(digest[begin:begin + 4], 'little') % (2**31 - 1) + 1
 
   return make_seed(0), make_seed(4)
-
-
-def step_reader() -> Callable[[], Tensor]:
-  """Returns a function that returns the step, a scalar int64 tensor on the host."""
-  @functools.lru_cache(maxsize=None)
-  def read():
-    with tf.device(HOST), tf.name_scope('run/'), tf.control_dependencies(None):
-      return tf.train.get_or_create_global_step().read_value()
-
-  return read
 
 
 def find_random_ops(value: Tensor) -> List[Operation]:

@@ -8,8 +8,8 @@ another model than one. Its stateless twin takes its place, which draws by
              as of `tf.map_fn`, counts by their places
 
 so that neither the number of towers, workers and micro-batches nor the input mode changes what is
-drawn for an example, and neither a validation, a second try nor a resumed run moves it. Where the
-first axis of a draw is not that of the batch's rows, all towers draw the same.
+drawn for an example, and neither a validation, a second try nor a resumed run moves it. Where
+neither the first nor the second axis of a draw is that of the rows, all towers draw the same.
 
   the global batch's numbers     row 0 │ row 1 │ row 2 │ row 3 │ row 4 │ row 5 │
   drawn by tower 1 on 2.x                              └───────────────────────┘
@@ -25,6 +25,7 @@ tower, and a warning names them.
 """
 
 import contextlib
+import functools
 import logging
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
@@ -39,10 +40,9 @@ from towers.placement.randomness import (
   is_random,
   name_seeds,
   set_seeds,
-  step_reader,
   tower_seeds,
 )
-from towers.tower.drawing.folds import find_folds, guess_fold
+from towers.tower.drawing.folds import SECOND, find_folds, guess_fold, may_be_second
 
 _HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
 _PHILOX = 1
@@ -86,7 +86,12 @@ class Draws(NamedTuple):
 
 def begin_draws(seed: int) -> Draws:
   """Returns what the draws of a program's towers depend on."""
-  return Draws(seed, step_reader(), [], {})
+  @functools.lru_cache(maxsize=None)
+  def read_step():
+    with tf.device(HOST), tf.name_scope('run/'), tf.control_dependencies(None):
+      return tf.train.get_or_create_global_step().read_value()
+
+  return Draws(seed, read_step, [], {})
 
 
 def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch,
@@ -118,7 +123,8 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   names = [op.name.replace(scope, '') for op in random]
   if not draws.names:
     draws.names.extend(names)
-    if batch.place is not None:
+    # One tower draws all rows in their order, if their axis is the first.
+    if batch.place is not None or any(may_be_second(op.outputs[0].shape, batch) for op in random):
       draws.folds.update(find_folds(random, batch, scope=scope, call_beside=call_beside))
   elif len(draws.names) == len(names):
     names = draws.names
@@ -172,11 +178,23 @@ class _Drawer:
 
     `type_` is of the ops of the distribution, `shape` a vector, `static` what is known of it.
     """
+    fold = self._draws.folds.get(self._names[op], guess_fold(static, self._batch))
+    if fold != SECOND or static.ndims == 1:
+      return self._draw_rows(op, type_, shape, static, dtype, fold, **limits)
+    order = [1, 0, *range(2, static.ndims)]
+    with tf.device(HOST):
+      shape = tf.gather(shape, order)
+    static = tf.TensorShape([static[axis] for axis in order])
+    numbers = self._draw_rows(op, type_, shape, static, dtype, 1, **limits)
+    with tf.colocate_with(op):
+      return None if numbers is None else tf.transpose(numbers, order)
+
+  def _draw_rows(self, op, type_, shape, static, dtype, fold, **limits):
+    """Returns numbers of which the first axis is that of the rows."""
     def make(shape, block):
       return self._make(op, type_, shape, block, **limits or dict(dtype=dtype))
 
-    fold = self._draws.folds.get(self._names[op], guess_fold(static, self._batch))
-    if self._place is None or fold == 0:
+    if self._place is None or fold in (0, SECOND):
       return make(shape, 0)
     is_known = fold and static[1:].is_fully_defined()
     with tf.device(HOST):
