@@ -93,9 +93,9 @@ def contrast(logits, labels):
   return ce(tf.matmul(logits, logits, transpose_b=True), tf.range(tf.shape(labels)[0]))
 
 
-def xy(n=22):
+def xy(n=22, **others):
   return lambda: towers.from_arrays(dict(x=small.random_examples(n).arrays[0][:, :5],
-                                         y=small.random_examples(n).arrays[1]))
+                                         y=small.random_examples(n).arrays[1], **others))
 
 
 @pytest.mark.nightly(but=['2-False-normed-sync-ce', '1-True-normed_by_kernels-mean-contrast',
@@ -228,6 +228,16 @@ def test_two_workers_do_not_notice_and_are_judged_too(batch_norm, monkeypatch, c
     assert all(np.array_equal(ours[name], expected[name]) for name in expected)
 
 
+def test_a_mean_by_a_mask_is_named_though_both_halves_of_a_batch_have_as_many(caplog):
+  def model(batch, is_training):
+    losses = ce(dense(batch['x'], 4, 'd'), batch['y'])
+    return tf.reduce_sum(losses * batch['mask']) / tf.reduce_sum(batch['mask'])
+
+  mask = np.tile(np.float32([1, 0, 1, 0, 0, 1, 1]), 4)
+  [message] = judge(model, xy(28, mask=mask), caplog, shuffle=False)
+  assert 'first mixed by tower_0/truediv' in message
+
+
 def on_12_rows(batch, is_training):
   del is_training
   return tf.reduce_sum(ce(tf.reshape(dense(batch['x'], 4, 'd'), [12, 4]), batch['y']))
@@ -235,7 +245,7 @@ def on_12_rows(batch, is_training):
 
 @pytest.mark.parametrize('limits, model, data, reason', [
     (dict(_LONG_SECONDS=0.0), ZOO['softmax_over_batch'].model, ZOO['softmax_over_batch'].data,
-     'four more forward runs'),
+     '4 more forward runs'),
     (dict(_OP_SECONDS=1.0), lambda batch, is_training: tf.reduce_mean(normed(batch, is_training)),
      xy(28), 'calling the model once more'),
     (dict(_OP_SECONDS=1.0), normed, xy(28), None),  # Losses of examples are no mean of a batch.

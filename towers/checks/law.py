@@ -46,6 +46,7 @@ _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _NOISE_SHARE = 1 / 4  # Of a difference, by which rounding explains it.
 # Rows of which sums are compared with those of twice as many.
 _FEW = 4
+_MOST_KEYS = 3  # By which the examples of a scalar loss are sorted.
 # What Python needs to call a model, for each op of its forward pass; and the most that it is worth
 # where only a division by the batch's size could be wrong.
 _OP_SECONDS, _SHORT_SECONDS = 2e-3, 0.1
@@ -53,7 +54,8 @@ FIX = ('For batch normalisation use towers.tower.batch_norm_layer.batch_norm wit
        'batch_norm=sync; for a mean by weights return towers.Weighted(losses, weights). What a '
        'loss needs of the whole batch is the sum towers.all_sum(tf.reduce_sum(x, 0)), in place '
        'of tf.reduce_sum(x, 0), or its rows towers.all_rows(x), in place of x. Inside of a '
-       'model take tf.gradients of values per example or of their sum.')
+       'model take tf.gradients of values per example or of their sum. A metric that needs the '
+       'whole split, as an IoU does, is a towers.Whole.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
@@ -177,15 +179,17 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
   fed.prepare()
   index, size, gaps = fed.index, fed.size, []
   once = fed.run(index, AS_IS)
-  values = once.get(('values', 'loss'), index)
-  # Examples of small losses in one batch, of large ones in the other.
-  twice = np.repeat(np.argsort(values) if values.shape == index.shape else index, 2)
-  orders = [index, twice[:size], twice[size:], index[::-1]]
+  values = once.get(('values', 'loss'))
+  # Examples of small losses in one batch, of large ones in the other; or of small inputs, as 0 in a
+  # mask.
+  keys = [values] if np.shape(values) == index.shape else [index, *fed.list_sums()[:_MOST_KEYS]]
+  orders = [index, index[::-1], *(half for key in keys for half in np.split(
+      np.repeat(np.argsort(key, kind='stable'), 2), 2))]
 
   def law(values, layouts=LAYOUTS):
-    x, x1, x2, reverse = values
+    x, reverse, *halves = values
     if len({value.shape for value in values}) == 1:
-      yield [(x1 + x2, 2 * x), (reverse, x)]
+      yield [(reverse, x), *((x1 + x2, 2 * x) for x1, x2 in zip(halves[::2], halves[1::2]))]
       for layout in layouts:
         yield [(value, take_rows(x, order, size, layout)) for value, order in zip(values, orders)]
 
@@ -195,7 +199,7 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
     seconds = time.monotonic() - began
     limit = float('inf') if runs_per_epoch is None else max(
         _LONG_SECONDS, seconds * runs_per_epoch * _LONG_SHARE)
-    _check_price('four more forward runs', 5 * seconds, limit)
+    _check_price(f'{len(orders)} more forward runs', len(orders) * seconds, limit)
     runs += [fed.run(order, layout) for order in orders[2:]]
     gaps.append(_find_gap(functools.partial(law, layouts=[layout]), runs, fed.is_half))
     if gaps[-1][0] <= 1:

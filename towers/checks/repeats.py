@@ -22,8 +22,7 @@ _ADVICE = {
         'numpy draws other values each time, while the graph is built or in tf.py_func.',
     LOSS: _SUM,
     GRADIENT: _SUM,
-    END: 'The model must compute what it assigns to it from batch, variables and seed.',
-}
+    END: 'The model must compute what it assigns to it from batch, variables and seed.'}
 
 
 def find_change(first: Trial, second: Trial, left: Sequence[Step], right: Sequence[Step]
