@@ -23,7 +23,7 @@ def run_layer(x, is_training, *, joined, fed=None, scale=True):
     switch = tf.placeholder(tf.bool, []) if is_training == 'fed' else is_training
     with joining(None, num_towers=1, joins_norms=joined):
       y = batch_norm(inputs, switch, name='norm', scale=scale)
-    weights = tf.constant(np.random.RandomState(1).randn(*x.shape).astype(np.float32))
+    weights = tf.constant(np.random.RandomState(1).randn(*x.shape).astype(x.dtype))
     gradients = tf.gradients(y * weights, [inputs] + tf.trainable_variables())
     session.run(tf.global_variables_initializer())
     # Averages that are none of the batch's, and a scale and offset that are not 1 and 0.
@@ -52,9 +52,9 @@ def test_kernel_and_sums_are_one_layer(is_training, fed, scale):
     np.testing.assert_allclose(value, expected, atol=3e-5)
 
 
-@pytest.mark.parametrize('joined', [False, True])
-def test_a_layer_is_what_numpy_says(joined):
-  (y, *_), (mean, variance) = run_layer(X, True, joined=joined)
+@pytest.mark.parametrize('joined, dtype', [(False, 'f4'), (True, 'f4'), (False, 'f8')])
+def test_a_layer_is_what_numpy_says(joined, dtype):
+  (y, *_), (mean, variance) = run_layer(X.astype(dtype), True, joined=joined)
   rows = X.reshape(-1, 3)
   offset, scale = np.linspace(0.5, 1.5, 3), np.linspace(0.5, 2.5, 3)
   np.testing.assert_allclose(y, (X - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5) * scale + offset,

@@ -94,7 +94,7 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
     moving = [get('moving_mean', zeros, trainable=False),
               get('moving_variance', ones, trainable=False)]
     averages = list(map(tf.convert_to_tensor, moving))
-    is_fused = x.shape.ndims == 4 and not joins_norms()
+    is_fused = x.shape.ndims == 4 and not joins_norms() and x.dtype != tf.float64
     kernel = _Kernel(x if is_fused else tf.cast(x, tf.float32), factor,
                      tf.convert_to_tensor(offset), epsilon, data_format)
     if not is_fused:
