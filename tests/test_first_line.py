@@ -80,6 +80,10 @@ def build(model=model, **settings):
     (lambda: dict(validation=towers.from_arrays(FEATURES.astype(np.float64), LABELS), num_towers=3,
                   validation_tower=True), 'component 0 is float64 in the validation split and '
      'float32 in the training split: convert one'),
+    (lambda: dict(model=lambda *given: model(*given) * tf.get_variable('global_step', [])),
+     'made a variable of the name global_step by itself: write tf.train.get_or_create_global_step'),
+    (lambda: dict(validation=EXAMPLES, model=lambda batch, is_training: (
+        model(batch, is_training) if is_training else None)), 'write tf.cond(is_training, '),
     (lambda: dict(optimizer=tf.train.AdamOptimizer), 'learning_rate is not given'),
     (lambda: dict(learning_rate=0.1), 'has no effect on an optimizer that has its own rate'),
     (lambda: dict(input_mode='all'), 'split, next, shard')])
@@ -94,6 +98,17 @@ def test_a_program_of_something_else_is_refused_with_the_line_to_write(settings,
 def test_a_misspelt_name_is_told_before_what_is_missing():
   with pytest.raises(towers.UsageError, match='no argument batchsize: did you mean batch_size'):
     towers.Program(model, train=EXAMPLES, optimizer=None, batchsize=4)
+  with pytest.raises(towers.UsageError, match='towers.Program needs optimizer and batch_size'):
+    towers.Program(model, train=EXAMPLES)
+
+
+def test_what_an_optimizer_would_change_before_its_gradients_are_applied_is_told(caplog):
+  class Clipped(tf.train.GradientDescentOptimizer):
+    def compute_gradients(self, *given, **settings):
+      return super().compute_gradients(*given, **settings)
+
+  build(optimizer=Clipped(0.1))
+  assert 'Clipped has a compute_gradients of its own, which towers does not call' in caplog.text
 
 
 class Own(towers.Callback):

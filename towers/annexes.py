@@ -45,8 +45,7 @@ ANNEXES = {
     'python -m towers.data.convert.make_sample': 'towers_data.make_sample:main',
     'python -m towers.training.reporting': 'towers_tools.page:main',
     'python -m towers.launch': 'towers_launch.__main__:main',
-    'python -m towers.launch.tf_config': 'towers_launch.tf_config:main',
-}
+    'python -m towers.launch.tf_config': 'towers_launch.tf_config:main'}
 # In a clone; of an installed wheel there is no such folder.
 EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'extras')
 

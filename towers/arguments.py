@@ -5,6 +5,7 @@ A message says what was given, what is taken, and the line to write.
 
 import functools
 import inspect
+import logging
 import re
 from typing import Any, Callable, TypeVar
 
@@ -18,6 +19,7 @@ from towers.update.groups import by_pattern
 
 # The module of what Keras makes, in TensorFlow or beside it.
 _IN_KERAS = re.compile(r'(^|\.)(tf_)?keras(\.|$)')
+_NO_DEFAULT = inspect.Parameter.empty
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 _FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train', 'check': 'towers.check'}
 
@@ -28,13 +30,17 @@ def with_known_names(of: str) -> Callable[[_Function], _Function]:
   A name that the function does not take is then a UsageError, which says what was meant.
   """
   def decorate(function: _Function) -> _Function:
-    known = list(inspect.signature(function).parameters)
+    known = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def checked(*args: Any, **given: Any) -> Any:
       for name in given:
         if name not in known:
           raise UsageError(f'{_FUNCTIONS[of]} has no argument {name}{_find_meant(of, name, known)}')
+      missing = [name for name, parameter in known.items() if name not in given
+                 and (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, _NO_DEFAULT)]
+      if missing:
+        raise UsageError(f"{_FUNCTIONS[of]} needs {' and '.join(missing)} as well.")
       return function(*args, **given)
 
     return checked  # type: ignore[return-value]
@@ -105,6 +111,13 @@ def check_optimizer(optimizer: Any) -> None:
       raise UsageError(f'towers.Every got {steps!r} steps: give a whole number above 0, as in '
                        'towers.Every(5, tf.train.AdamOptimizer(1e-4)).')
     if isinstance(one, Optimizer) or (callable(one) and not _is_of_keras(one)):
+      kind = one if isinstance(one, type) else type(one)
+      for method in ('compute_gradients', 'minimize'):
+        if not getattr(kind, method, Optimizer.minimize).__module__.startswith('tensorflow'):
+          logging.getLogger('towers').warning(
+              '%s has a %s of its own, which towers does not call, since each tower has gradients '
+              'of its own: what it changes belongs into apply_gradients, which gets their mean.',
+              kind.__name__, method)
       continue
     raise UsageError(f'optimizer is {describe(one)}, and towers.Program takes a '
                      'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or another '

@@ -118,11 +118,15 @@ def describe_shapes(part: Component, shape: Any, fix: str) -> str:
 
 @contextlib.contextmanager
 def naming_dtypes(batch: Any) -> Iterator[None]:
-  """Makes TensorFlow's error about dtypes a UsageError that names those of the batch."""
+  """Makes TensorFlow's error about dtypes, or a tensor in a Python `if`, a UsageError."""
   from tensorflow_v1 import tf
   try:
     yield
   except TypeError as error:
+    if 'as a Python `bool`' in str(error):
+      raise UsageError('The model decides in Python by a tensor, as `if is_training:` does, which '
+                       'is one where towers validate as well: write tf.cond(is_training, …, …), or '
+                       'give a layer training=is_training.') from error
     if not re.search("does not match type|has DataType|that don't all match", str(error)):
       raise
     parts = [f'{path}: {leaf.dtype.name}'.lstrip(': ')

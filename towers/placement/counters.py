@@ -7,13 +7,18 @@
 from typing import Any
 
 from tensorflow_v1 import Variable, tf
+from towers.base.usage_error import UsageError
 from towers.placement.host import HOST
 
 
 def get_global_step() -> Variable:
   """Returns the int64 variable that counts weight updates; the first call makes it, on the host."""
-  with tf.device(HOST):
-    return tf.train.get_or_create_global_step()
+  try:
+    with tf.device(HOST):
+      return tf.train.get_or_create_global_step()
+  except TypeError:
+    raise UsageError('The program made a variable of the name global_step by itself: write '
+                     'tf.train.get_or_create_global_step(), which each step adds 1 to.') from None
 
 
 def get_examples_seen() -> Variable:

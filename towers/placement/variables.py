@@ -225,7 +225,7 @@ def naming_missing(*, tower: int) -> Iterator[None]:
 def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower: int) -> None:
   """Refuses a tower that made variables of its own, as a Keras layer that is made anew does."""
   # Any tower may make the step, by the first random op that reads it.
-  known = {id(variable) for variable in [*before, tf.train.get_global_step()]}
+  known = set(map(id, [*before, *tf.get_collection(tf.GraphKeys.GLOBAL_STEP)]))
   own = [variable for variable in after if id(variable) not in known]
   if own:
     shown = format_lines([f'{variable.name} {variable.shape}, made by the op {variable.op.name}'
