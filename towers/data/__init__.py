@@ -28,16 +28,14 @@ __all__ = [
     'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays',
     'from_dataset', 'from_tfds', 'from_tfrecords', 'load',
     'load_cifar', 'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic',
-    'load_tfds_folder', 'load_tfrecord_folder',
-]
+    'load_tfds_folder', 'load_tfrecord_folder']
 
 # What the annex towers-data loads, and the settings that each has a use for.
 _ANNEXED_DATA = {
     'cifar10': (), 'cifar100': (), 'npy': ('num_classes',),
     'images': ('image_size', 'max_image_pixels'),
     'tfrecord': ('image_size', 'max_image_pixels', 'num_classes', 'first_label'),
-    'tfds': ('image_size', 'max_image_pixels'),
-}
+    'tfds': ('image_size', 'max_image_pixels')}
 _SAMPLE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fashion_mnist_sample')
 
 
@@ -126,8 +124,7 @@ DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
 _ONLY_FOR = {
     'data_dir': tuple(name for name in DATA_SETS if name not in ('sample', 'synthetic')),
     **{setting: tuple(name for name, used in _ANNEXED_DATA.items() if setting in used)
-       for setting in ('image_size', 'num_classes', 'first_label')},
-}
+       for setting in ('image_size', 'num_classes', 'first_label')}}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,15 +9,7 @@
 import operator
 from typing import Any, Callable, List, Tuple
 
-from tensorflow_v1 import (
-  as_written,
-  get_next_by_reader,
-  map_by_reader,
-  plain_data_options,
-  tf,
-  unbatch,
-  with_own_thread,
-)
+from tensorflow_v1 import data_sets, tf
 from towers.data.examples import Examples
 
 _PARALLEL_BATCHES = 4  # Whole batches in the making at a time, at most: they take memory.
@@ -47,15 +39,15 @@ def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ro
       elements = elements if isinstance(elements, tuple) else (elements,)
     return examples.parse_together(elements, arrays, epoch=epoch)
 
-  function = as_written(parse)
+  function = data_sets.as_written(parse)
   if is_gathered(examples):
     row_bytes = sum(array[:1].nbytes for array in examples.arrays)
     if row_bytes * num_rows <= _SMALL_BYTES:
-      return _gather_small(batches, function, row_bytes, num_ahead), get_next_by_reader
-    batches = map_by_reader(batches, function)
+      return _gather_small(batches, function, row_bytes, num_ahead), data_sets.get_next_by_reader
+    batches = data_sets.map_by_reader(batches, function)
   elif examples.parse_batch is not None:
     batches = batches.map(function, num_parallel_calls=min(parallel_calls, _PARALLEL_BATCHES))
-  return (batches.prefetch(num_ahead).with_options(plain_data_options()),
+  return (batches.prefetch(num_ahead).with_options(data_sets.plain_data_options()),
           operator.methodcaller('get_next'))
 
 
@@ -64,7 +56,7 @@ def _gather_small(batches, function, row_bytes, num_ahead):
   at_once = min(_MOST_AT_ONCE, _SMALL_BYTES // max(1, row_bytes * size)) if size else 1
   if at_once > 1:
     batches = batches.batch(at_once, drop_remainder=True)
-  batches = map_by_reader(batches, function).prefetch(num_ahead)
+  batches = data_sets.map_by_reader(batches, function).prefetch(num_ahead)
   if at_once > 1:
-    batches = unbatch(batches)
-  return with_own_thread(batches.with_options(plain_data_options()))
+    batches = data_sets.unbatch(batches)
+  return data_sets.with_own_thread(batches.with_options(data_sets.plain_data_options()))

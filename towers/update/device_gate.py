@@ -30,8 +30,7 @@ _NEUTRAL = {
     tf.train.GradientDescentOptimizer: dict(_learning_rate_tensor=0.0),
     tf.train.MomentumOptimizer: dict(_learning_rate_tensor=0.0, _momentum_tensor=1.0),
     tf.train.AdamOptimizer: dict(_lr_t=0.0, _beta1_t=1.0, _beta2_t=1.0),
-    tf.train.AdagradOptimizer: dict(_learning_rate_tensor=0.0),
-}
+    tf.train.AdagradOptimizer: dict(_learning_rate_tensor=0.0)}
 # What is added to a variable in a refused step: x + -0.0 and x - 0.0 are x, 0.0 and -0.0 too.
 _NOTHING = dict(AssignAddVariableOp=-0.0, AssignSubVariableOp=0.0)
 

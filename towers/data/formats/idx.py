@@ -24,8 +24,7 @@ from towers.base.usage_error import UsageError
 
 DTYPES: Dict[int, Any] = {
     0x08: np.dtype('uint8'), 0x09: np.dtype('int8'), 0x0B: np.dtype('>i2'),
-    0x0C: np.dtype('>i4'), 0x0D: np.dtype('>f4'), 0x0E: np.dtype('>f8'),
-}
+    0x0C: np.dtype('>i4'), 0x0D: np.dtype('>f4'), 0x0E: np.dtype('>f8')}
 # The most that every supported numpy can hold.
 MAX_DIMENSIONS = 32
 _CHUNK_BYTES = 1 << 20

@@ -34,31 +34,19 @@ from towers.base.usage_error import UsageError
 from towers.graph.walk import find_loops
 from towers.input.batch import Batch
 from towers.input.cut import leading_size
+from towers.placement import randomness
+from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
-from towers.placement.randomness import (
-  find_unseedable,
-  is_random,
-  name_seeds,
-  set_seeds,
-  tower_seeds,
-)
+from towers.placement.randomness import is_random
 from towers.tower.drawing.folds import SECOND, find_folds, guess_fold, may_be_second
 
 _HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
 _PHILOX = 1
-
-
-def _get_stateless(name):
-  return getattr(tf.raw_ops, f'Stateless{name}' + ('V2' if _HAS_COUNTER else ''))
-
-
 # The stateless ops that make a distribution.
-_KINDS = {
-    'RandomUniform': _get_stateless('RandomUniform'),
-    'RandomStandardNormal': _get_stateless('RandomNormal'),
-    'RandomUniformInt': _get_stateless('RandomUniformInt'),
-    'TruncatedNormal': _get_stateless('TruncatedNormal'),
-}
+_KINDS = {kind: getattr(tf.raw_ops, 'Stateless' + kind.replace('Standard', '') +
+                        'V2' * _HAS_COUNTER)
+          for kind in ('RandomUniform', 'RandomStandardNormal', 'RandomUniformInt',
+                       'TruncatedNormal')}
 # Blocks that the generator counts for as many numbers as one block holds: this distribution
 # reserves numbers to draw again.
 _BLOCKS = {'TruncatedNormal': 256}
@@ -89,7 +77,7 @@ def begin_draws(seed: int) -> Draws:
   @functools.lru_cache(maxsize=None)
   def read_step():
     with tf.device(HOST), tf.name_scope('run/'), tf.control_dependencies(None):
-      return tf.train.get_or_create_global_step().read_value()
+      return get_global_step().read_value()
 
   return Draws(seed, read_step, [], {})
 
@@ -113,7 +101,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   """
   ops = [op for op in ops if op.name.startswith(scope)]
   for op in ops:
-    unseedable = find_unseedable(op, is_stateless_fine=True)
+    unseedable = randomness.find_unseedable(op, is_stateless_fine=True)
     if unseedable:
       raise UsageError(
           f'The model draws random numbers by {unseedable}, which cannot be tied to the seed and '
@@ -131,7 +119,8 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   drawer = _Drawer(draws, batch, scope, dict(zip(random, names)))
   left = [op for op in random if not drawer.replace(op)]
   for op in left:
-    set_seeds(op, *tower_seeds(draws.seed, tower, op.type, op.name[len(scope):]))
+    seeds = randomness.tower_seeds(draws.seed, tower, op.type, op.name[len(scope):])
+    randomness.set_seeds(op, *seeds)
   return left
 
 
@@ -226,7 +215,7 @@ class _Drawer:
 
   def _make(self, op, type_, shape, block, **settings):
     """Returns numbers from the block on."""
-    key, _ = name_seeds(self._draws.seed, f'draw {self._names[op]}')
+    key, _ = randomness.name_seeds(self._draws.seed, f'draw {self._names[op]}')
     with tf.device(HOST):
       counter = tf.stack([block if _HAS_COUNTER else key, self._read_when(op)])
       counter = tf.cast(counter, tf.uint64) if _HAS_COUNTER else counter

@@ -20,18 +20,13 @@ from towers.training.settings.config import Config
 
 _DEFINE: Dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean,
-    list: flags.DEFINE_list,
-}
+    list: flags.DEFINE_list}
 # Columns of a flag's name and choices in the help; longer choices move into its text.
 _LEFT = 53
 # absl's own names.
-_HELP = {
-    'help': 'show all flags',
-    'helpshort': 'show the most used flags',
-    'helpfull': 'show all flags',
-    'h': 'show all flags',
-    'version': 'show the versions of towers, TensorFlow and Python',
-}
+_HELP = {**dict.fromkeys(('help', 'helpfull', 'h'), 'show all flags'),
+         'helpshort': 'show the most used flags',
+         'version': 'show the versions of towers, TensorFlow and Python'}
 # What Python calls some of them.
 _IN_PYTHON = {'validation_tower=True': 'validation=tower',
               'validation_tower=False': 'validation=switch',
