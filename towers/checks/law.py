@@ -171,7 +171,7 @@ def _check_filler(fed) -> None:
       law, [fed.run(filler, AS_IS, count) for filler in fillers], fed.is_half)
   if times > 1:
     raise UsageError(f'{what} {name} depends on them, by {share:.2g} of itself'
-                     f'{_locate(law, fed, fillers)}: {_PAD_FIX}.')
+                     f'{_locate(law, fed, fillers, share)}: {_PAD_FIX}.')
 
 
 def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
@@ -208,7 +208,7 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
   times, name, share = min(gaps)
   _check_rounding(fed, once, times)
   return [f'{name} depends on other examples of the batch, by {share:.2g} of itself'
-          f'{_locate(law, fed, orders)}.']
+          f'{_locate(law, fed, orders, share)}.']
 
 
 def _find_gap(law, runs, is_half) -> Tuple[float, str, float]:
@@ -244,10 +244,10 @@ def _find_share(law, values, least) -> float:
   return min([_MOST, *(max(differ(*pair) for pair in pairs) for pairs in law(values))])
 
 
-def _locate(law, fed, orders) -> str:
-  """Describes the first op whose values break a law."""
-  return fed.locate(
-      orders, lambda values: _find_share(law, values, _LEAST) <= _ROUNDING[fed.is_half][1])
+def _locate(law, fed, orders, share) -> str:
+  """Describes the first op whose values break a law, which sums break by a share."""
+  most = min(_ROUNDING[fed.is_half][1], share / 2)
+  return fed.locate(orders, lambda values: _find_share(law, values, _LEAST) <= most)
 
 
 def _check_scale(fed, once, layout, num_parts, limit) -> None:
