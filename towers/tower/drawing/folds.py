@@ -145,6 +145,8 @@ def _infer_shapes(tensors, shapes) -> Dict[str, Any]:
   TensorFlow's own inference tells, in a copy of what they are computed from, without a run. What
   the inputs are computed from is left out.
   """
+  if not tensors:
+    return {}
   graph = tf.get_default_graph()
   definition = tf.GraphDef(versions=graph.graph_def_versions)
   pending = list({tensor.op: None for tensor in tensors if tensor.name not in shapes})
