@@ -313,12 +313,16 @@ dataset = dataset.shuffle(32, seed=tf.constant(3, tf.int64)).repeat().batch(8)
 iterator = tf.data.make_initializable_iterator(dataset)
 area = StagingArea([tf.float32], [[8, 4]])
 put = area.put([iterator.get_next()])
-weights = tf.get_variable('weights', [4, 2])
-assert type(weights).__name__ == 'ResourceVariable'
-losses = tf.square(tf.matmul(tf.reshape(area.get(), [8, 4]), weights))
+losses = []
+for reuse in (False, True):
+  with tf.device('/cpu:0'), tf.variable_scope('tower', reuse=reuse):
+    weights = tf.get_variable('weights', [4, 2])
+    assert type(weights).__name__ == 'ResourceVariable'
+    losses.append(tf.reduce_mean(tf.square(tf.matmul(tf.reshape(area.get(), [8, 4]), weights))))
 predicate = tf.placeholder(tf.bool, [])
-loss = tf.cond(predicate, lambda: tf.reduce_mean(losses), lambda: tf.reduce_sum(losses))
-assert any(op.type == 'Switch' for op in tf.get_default_graph().get_operations())
+loss = tf.cond(predicate, lambda: tf.add_n(losses), lambda: losses[0])
+ops = tf.get_default_graph().get_operations()
+assert any(op.type == 'Switch' for op in ops), 'control flow v2 is on'
 step = tf.train.get_or_create_global_step()
 train_ops = [tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, step),
              tf.train.AdamOptimizer(0.1).minimize(loss)]
@@ -327,6 +331,7 @@ config = tf.ConfigProto(device_count={'CPU': 2}, allow_soft_placement=True)
 with tempfile.TemporaryDirectory() as folder, tf.Session(config=config) as session:
   session.run([tf.global_variables_initializer(), iterator.initializer])
   for _ in range(3):
+    session.run(put)
     session.run(put)
     session.run(train_ops, {predicate: True})
     saver.save(session, folder + '/model', global_step=step)
