@@ -27,7 +27,7 @@ _FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train', 'check': 'towe
 def with_known_names(of: str) -> Callable[[_Function], _Function]:
   """Returns a decorator for the function that takes the settings of 'program', 'run' or 'check'.
 
-  A name that the function does not take is then a UsageError, which says what was meant.
+  A name that it does not take is then a UsageError, which says what was meant; a missing one too.
   """
   def decorate(function: _Function) -> _Function:
     known = inspect.signature(function).parameters
@@ -101,7 +101,7 @@ def check_examples(name: str, given: Any) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-  """Refuses what is no optimizer of TensorFlow 1, nor a function that makes one.
+  """Refuses what is no `tf.train.Optimizer`, nor makes one; warns of methods that nobody calls.
 
   Raises:
     UsageError: names it, and the line to write.

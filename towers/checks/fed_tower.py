@@ -148,10 +148,11 @@ class FedTower:
           (('gradient', variable.op.name), tf.convert_to_tensor(gradient)) for variable, gradient
           in zip(self.tower.variables, self.tower.gradients) if gradient is not None)
 
-  def list_sums(self) -> List[np.ndarray]:
-    """Returns the sum of each row of each numeric tensor, those of the smallest tensors first."""
-    return [value.reshape([len(value), -1]).sum(1) for value in sorted(self.rows, key=np.size)
-            if value.size and value.dtype.kind in 'biuf']
+  def list_sums(self, most: int) -> List[np.ndarray]:
+    """Returns the sums of the rows of the smallest numeric tensors, of as many as `most`."""
+    numeric = [value for value in self.rows if value.size and value.dtype.kind in 'biuf']
+    return [value.reshape([len(value), -1]).sum(1)
+            for value in sorted(numeric, key=np.size)[:most]]
 
   def _read(self, tensors) -> Dict[Any, np.ndarray]:
     """Returns the values of tensors for all rows, but for those of a branch that is not taken."""

@@ -180,9 +180,8 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
   index, size, gaps = fed.index, fed.size, []
   once = fed.run(index, AS_IS)
   values = once.get(('values', 'loss'))
-  # Examples of small losses in one batch, of large ones in the other; or of small inputs, as 0 in a
-  # mask.
-  keys = [values] if np.shape(values) == index.shape else [index, *fed.list_sums()[:_MOST_KEYS]]
+  # Examples of small losses in one batch, of large ones in the other; or of small inputs, as 0.
+  keys = [values] if np.shape(values) == index.shape else [index, *fed.list_sums(_MOST_KEYS)]
   orders = [index, index[::-1], *(half for key in keys for half in np.split(
       np.repeat(np.argsort(key, kind='stable'), 2), 2))]
 
@@ -199,7 +198,7 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
     seconds = time.monotonic() - began
     limit = float('inf') if runs_per_epoch is None else max(
         _LONG_SECONDS, seconds * runs_per_epoch * _LONG_SHARE)
-    _check_price(f'{len(orders)} more forward runs', len(orders) * seconds, limit)
+    _check_price(f'{len(orders)} more forward runs', (len(orders) + 1) * seconds, limit)
     runs += [fed.run(order, layout) for order in orders[2:]]
     gaps.append(_find_gap(functools.partial(law, layouts=[layout]), runs, fed.is_half))
     if gaps[-1][0] <= 1:

@@ -117,8 +117,8 @@ def describe_shapes(part: Component, shape: Any, fix: str) -> str:
 
 
 @contextlib.contextmanager
-def naming_dtypes(batch: Any) -> Iterator[None]:
-  """Makes TensorFlow's error about dtypes, or a tensor in a Python `if`, a UsageError."""
+def naming_type_errors(batch: Any) -> Iterator[None]:
+  """Makes a model's TypeError of dtypes, or of a tensor in a Python `if`, a UsageError."""
   from tensorflow_v1 import tf
   try:
     yield

@@ -37,7 +37,6 @@ from towers.input.cut import leading_size
 from towers.placement import randomness
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
-from towers.placement.randomness import is_random
 from towers.tower.drawing.folds import SECOND, find_folds, guess_fold, may_be_second
 
 _HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
@@ -107,7 +106,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
           f'The model draws random numbers by {unseedable}, which cannot be tied to the seed and '
           'the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, outside of any '
           'tf.function.')
-  random = list(filter(is_random, ops))
+  random = list(filter(randomness.is_random, ops))
   names = [op.name.replace(scope, '') for op in random]
   if not draws.names:
     draws.names.extend(names)
@@ -183,6 +182,7 @@ class _Drawer:
     def make(shape, block):
       return self._make(op, type_, shape, block, **limits or dict(dtype=dtype))
 
+    # A shuffle draws for the first axis alone.
     if self._place is None or fold in (0, SECOND):
       return make(shape, 0)
     is_known = fold and static[1:].is_fully_defined()
