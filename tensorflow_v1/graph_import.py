@@ -1,12 +1,12 @@
 """A faster `tf.import_graph_def`, for nodes that come from a graph."""
 
-import contextlib
 from typing import Any, Dict, List, Sequence, Tuple
 
 from tensorflow.python.framework import importer
 from tensorflow.python.util import tf_stack
 
 from tensorflow_v1.load import IS_1, tf
+from tensorflow_v1.ops import replaced
 from tensorflow_v1.types import Tensor
 
 if IS_1:
@@ -37,30 +37,17 @@ def import_placed(graph_def: tf.GraphDef, *, name: str, input_map: Dict[str, Ten
         graph._create_op_from_tf_operation(operation, compute_device=False)
     return []  # No op is left to be placed.
 
-  replaced: List[Tuple[Any, str, Any]] = [
+  changes: List[Tuple[Any, str, Any]] = [
+      (graph, '_add_new_tf_operations', add_as_they_are),
       (importer, '_ProcessGraphDefParam', lambda graph_def, *_: graph_def)]
   if IS_1:
     stack = tf_stack.extract_stack()
-    replaced += [(tf_stack, 'extract_stack', lambda: stack),
-                 (c_api_util, 'tf_output', _make_output)]
+    changes += [(tf_stack, 'extract_stack', lambda: stack),
+                (c_api_util, 'tf_output', _make_output)]
 
-  graph._add_new_tf_operations = add_as_they_are
-  try:
-    with _replaced(replaced):
-      return tf.import_graph_def(graph_def, name=name, input_map=input_map,
-                                 return_elements=return_elements)
-  finally:
-    del graph._add_new_tf_operations
-
-
-@contextlib.contextmanager
-def _replaced(names):
-  """Replaces names of modules within the context: (module, name, value) of each."""
-  with contextlib.ExitStack() as undo:
-    for module, name, value in names:
-      undo.callback(setattr, module, name, getattr(module, name))
-      setattr(module, name, value)
-    yield
+  with replaced(*changes):
+    return tf.import_graph_def(graph_def, name=name, input_map=input_map,
+                               return_elements=return_elements)
 
 
 def _make_output(operation, index):

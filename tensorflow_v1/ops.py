@@ -1,7 +1,7 @@
 """Ops of which the targets differ, and a gradient that 1.14 has for ref variables alone."""
 
 import contextlib
-from typing import Iterator
+from typing import Any, ContextManager, Iterator, Tuple
 
 from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops
 
@@ -30,14 +30,21 @@ def select(flag: Tensor, tensor: Tensor, number: float) -> Tensor:
 
 
 @contextlib.contextmanager
-def control_flow_v1() -> Iterator[None]:
-  """Lets `tf.cond` and `tf.while_loop` make ops of the graph, never functions."""
-  before = control_flow_util.ENABLE_CONTROL_FLOW_V2
-  control_flow_util.ENABLE_CONTROL_FLOW_V2 = False
-  try:
+def replaced(*names: Tuple[Any, str, Any]) -> Iterator[None]:
+  """Gives modules or objects other attributes within the context: (owner, name, value) of each."""
+  with contextlib.ExitStack() as undo:
+    for owner, name, value in names:
+      if hasattr(type(owner), name):
+        undo.callback(delattr, owner, name)
+      else:
+        undo.callback(setattr, owner, name, getattr(owner, name))
+      setattr(owner, name, value)
     yield
-  finally:
-    control_flow_util.ENABLE_CONTROL_FLOW_V2 = before
+
+
+def control_flow_v1() -> ContextManager[None]:
+  """Lets `tf.cond` and `tf.while_loop` make ops of the graph, never functions; a context."""
+  return replaced((control_flow_util, 'ENABLE_CONTROL_FLOW_V2', False))
 
 
 def _differentiate_gather_nd(op, grad):

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Tensor, tf
+from tensorflow_v1 import Tensor, replaced, tf
 from towers.checks.comparison import shake
 from towers.graph.source import format_op
 from towers.graph.walk import find_dead, find_dependents, find_loops, find_needed
@@ -215,13 +215,9 @@ class FedTower:
     if shakes:
       random = np.random.RandomState(0)
       feed = {tensor: shake(np.asarray(value), random) for tensor, value in feed.items()}
-    graph = self._graph
-    kept = graph._unfeedable_tensors, graph._unfetchable_ops
-    graph._unfeedable_tensors, graph._unfetchable_ops = type(kept[0])(), type(kept[1])()
-    try:
+    with replaced(*((self._graph, name, type(getattr(self._graph, name))())
+                    for name in ('_unfeedable_tensors', '_unfetchable_ops'))):
       return self.session.run(fetches, feed)
-    finally:
-      graph._unfeedable_tensors, graph._unfetchable_ops = kept
 
 
 def _thin_out(value: Any) -> np.ndarray:

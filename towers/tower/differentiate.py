@@ -10,7 +10,6 @@ from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 
-@control_flow_v1()
 def differentiate(tower: Tower, recording: Recording, precision: Optional[Precision]) -> Tower:
   """Returns the tower with the gradients of its loss, zero where its batch is empty."""
   num_ops = len(recording.list_ops())
@@ -18,7 +17,7 @@ def differentiate(tower: Tower, recording: Recording, precision: Optional[Precis
     # Differentiate the sum and pass the share as its output gradient: saves the ops of a division.
     weight = _find_scale(precision, tower.whole.num_micro_batches) / tower.whole.divisor
     total = tower.sums['loss']
-    with gradients_of_training():
+    with gradients_of_training(), control_flow_v1():
       gradients = tower.batch.zero_if_empty(tf.gradients(
           total, tower.variables, [tf.convert_to_tensor(weight, total.dtype)]))
   made = recording.list_ops()[num_ops:]

@@ -1,9 +1,9 @@
 """Apply: one optimizer step with the averaged gradients."""
 
 import contextlib
-from typing import Iterator, Optional, Sequence, Union
+from typing import ContextManager, Optional, Sequence, Union
 
-from tensorflow_v1 import Operation, Optimizer, Tensor, tf
+from tensorflow_v1 import Operation, Optimizer, Tensor, replaced, tf
 from towers.base.collector import uncollected
 from towers.graph.walk import find_needed
 from towers.graph.writes import check_once, check_replicated, check_updates, find_step_writes
@@ -152,8 +152,7 @@ def _apply_every(steps, optimizer, pairs):
     return tf.raw_ops.Merge(inputs=[tf.identity(now), others])[0].op
 
 
-@contextlib.contextmanager
-def _merging_once(optimizer: Optimizer) -> Iterator[None]:
+def _merging_once(optimizer: Optimizer) -> ContextManager[None]:
   """Keeps an optimizer from merging rows that are merged already.
 
   Of a table of 64 columns it takes a tenth of a millisecond for each thousand rows.
@@ -161,19 +160,14 @@ def _merging_once(optimizer: Optimizer) -> Iterator[None]:
   name = '_resource_apply_sparse_duplicate_indices'
   # Optimizers with a method of their own apply rows with the same index one after another.
   if getattr(type(optimizer), name, None) is not getattr(Optimizer, name):
-    yield
-    return
+    return contextlib.nullcontext()
   merge_and_apply = getattr(optimizer, name)
 
   def apply(rows, variable, indices):
     act = optimizer._resource_apply_sparse if has_each_once(indices) else merge_and_apply
     return act(rows, variable, indices)
 
-  setattr(optimizer, name, apply)
-  try:
-    yield
-  finally:
-    delattr(optimizer, name)
+  return replaced((optimizer, name, apply))
 
 
 def _find_writes(reduced, update_ops, is_finite):

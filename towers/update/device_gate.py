@@ -13,11 +13,10 @@ zero; so it is for the optimizers below, and for what adds to variables, as movi
 other updates wait for the gate on the host, see `guard`.
 """
 
-import contextlib
 import functools
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, ContextManager, Dict, List, Sequence, Tuple
 
-from tensorflow_v1 import Optimizer, Tensor, select, tf
+from tensorflow_v1 import Optimizer, Tensor, replaced, select, tf
 from towers.graph.writes import Write
 from towers.placement.host import HOST, is_gpu
 from towers.reduce.gradients import ReducedGradients
@@ -108,9 +107,8 @@ class DeviceGate:
           op._update_input(1, passed[value.name])
     return others
 
-  @contextlib.contextmanager
-  def gating(self, optimizer: Optimizer) -> Iterator[None]:
-    """Opens a context in which an optimizer's update passes the gate of each variable's device."""
+  def gating(self, optimizer: Optimizer) -> ContextManager[None]:
+    """Returns a context in which an optimizer's update passes the gates of the devices."""
     neutral = _NEUTRAL[type(optimizer)]
     prepare, apply_dense = optimizer._prepare, optimizer._resource_apply_dense
     by_device: Dict[str, Dict[str, Tensor]] = {}
@@ -127,11 +125,8 @@ class DeviceGate:
       vars(optimizer).update(by_device[variable.device])
       return apply_dense(gradient, variable)
 
-    optimizer._prepare, optimizer._resource_apply_dense = prepare_gated, apply_gated
-    try:
-      yield
-    finally:
-      del optimizer._prepare, optimizer._resource_apply_dense
+    return replaced((optimizer, '_prepare', prepare_gated),
+                    (optimizer, '_resource_apply_dense', apply_gated))
 
 
 def _move_here(number):

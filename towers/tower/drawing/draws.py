@@ -24,12 +24,11 @@ Some distributions have no stateless op that could begin anywhere. These keep th
 tower, and a warning names them.
 """
 
-import contextlib
 import functools
 import logging
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import Operation, Tensor, tf
+from tensorflow_v1 import Operation, Tensor, replaced, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_loops
 from towers.input.batch import Batch
@@ -149,7 +148,8 @@ class _Drawer:
       return False
     drawn = op.outputs[0]
     consumers = drawn.consumers()
-    with _context(op.graph, op._get_control_flow_context()), tf.name_scope(op.name + '_stateless/'):
+    with replaced((op.graph, '_control_flow_context', op._get_control_flow_context())), \
+        tf.name_scope(op.name + '_stateless/'):
       twin = make(self, op)
     if twin is None:
       return False
@@ -229,7 +229,7 @@ class _Drawer:
   def _find_row_size(self, size):
     """Returns how many of `size` numbers an example has, at least 1."""
     if 'rows' not in self._begins:
-      with _context(size.graph, None):
+      with replaced((size.graph, '_control_flow_context', None)):
         self._begins['rows'] = leading_size(self._batch.tensors, tf.int64)
     return tf.maximum(size // self._begins['rows'], 1)
 
@@ -241,8 +241,8 @@ class _Drawer:
     if is_static and key in self._begins:
       return self._begins[key]
     graph = tf.get_default_graph()
-    with _context(graph, None if is_static else graph._get_control_flow_context()), \
-        tf.device(HOST):
+    context = None if is_static else graph._get_control_flow_context()
+    with replaced((graph, '_control_flow_context', context)), tf.device(HOST):
       number = self._place.first * row_size
       if not _HAS_COUNTER:
         begin = tf.constant(0, tf.int64), number
@@ -264,29 +264,18 @@ class _Drawer:
         self._turns[loop] = self._count_turns(loop)
       inner = self._turns[loop]
       turn = inner if turn is None else turn * _MOST_TURNS + inner
-    with _context(op.graph, None):
+    with replaced((op.graph, '_control_flow_context', None)):
       step = self._draws.read_step()
     return step if turn is None else step + turn * _MOST_STEPS
 
   def _count_turns(self, loop):
     """Returns the number of the turn of a loop, from 1, a tensor inside of it."""
-    with _context(tf.get_default_graph(), loop.outer_context):
+    with replaced((tf.get_default_graph(), '_control_flow_context', loop.outer_context)):
       _, turn = loop.AddForwardLoopCounter(None)
     turn = tf.cast(turn.op.inputs[0], tf.int64)
     if self._place is None or self._draws.folds.get(loop.name.replace(self._scope, '')) != 1:
       return turn
     return self._place.first + 1 + (turn - 1) * self._place.stride
-
-
-@contextlib.contextmanager
-def _context(graph, control_flow):
-  """Makes ops in a loop or branch, or outside of all."""
-  outer = graph._get_control_flow_context()
-  graph._set_control_flow_context(control_flow)
-  try:
-    yield
-  finally:
-    graph._set_control_flow_context(outer)
 
 
 def _draw_plain(drawer, op):
