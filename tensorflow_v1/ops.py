@@ -1,12 +1,17 @@
 """Ops of which the targets differ, and a gradient that 1.14 has for ref variables alone."""
 
 import contextlib
-from typing import Any, ContextManager, Iterator, Tuple
+from typing import Any, Callable, ContextManager, Iterator, Tuple
 
 from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops
 
 from tensorflow_v1.load import IS_1, tf
-from tensorflow_v1.types import Tensor
+from tensorflow_v1.types import Operation, Tensor
+
+if IS_1:
+  from tensorflow.python.ops import control_flow_ops as control_flow_state
+else:
+  from tensorflow.python.ops import control_flow_state
 
 # A constant keeps its memory on the device, and an op in its place is launched in each step.
 _LARGEST_CONSTANT = 1 << 20
@@ -45,6 +50,17 @@ def replaced(*names: Tuple[Any, str, Any]) -> Iterator[None]:
 def control_flow_v1() -> ContextManager[None]:
   """Lets `tf.cond` and `tf.while_loop` make ops of the graph, never functions; a context."""
   return replaced((control_flow_util, 'ENABLE_CONTROL_FLOW_V2', False))
+
+
+def without_zeros(is_left_out: Callable[[Operation], Any]) -> ContextManager[None]:
+  """Gives gradients of some ops None, not an op of zeros, for outputs without one; a context.
+
+  A layer of batch normalisation has five such outputs, of which no gradient reads the zeros.
+  """
+  name = 'ZerosLikeOutsideLoop' if IS_1 else 'ZerosLike'
+  make = getattr(control_flow_state, name)
+  return replaced((control_flow_state, name,
+                   lambda op, port: None if is_left_out(op) else make(op, port)))
 
 
 def _differentiate_gather_nd(op, grad):

@@ -23,9 +23,10 @@ that, so the layer is made of sums over all towers (see `all_towers`):
 """
 
 import contextlib
+import re
 from typing import Iterator, List, Sequence, Union
 
-from tensorflow_v1 import Operation, Tensor, tf
+from tensorflow_v1 import Operation, Tensor, tf, without_zeros
 from towers.placement.devices import compiles
 from towers.placement.host import is_gpu
 from towers.tower.all_towers import all_sum, joins_norms
@@ -46,7 +47,8 @@ def gradients_of_training() -> Iterator[None]:
   """
   _trains.append(True)
   try:
-    yield
+    with without_zeros(lambda op: re.match('FusedBatchNorm(V.)?$', op.type) or is_choice(op)):
+      yield
   finally:
     _trains.pop()
 
@@ -125,7 +127,8 @@ def _move_averages(variables, averages, moments, momentum):
     moment = tf.identity(moment, name=name)
     tf.add_to_collection(BATCH_MOMENTS, moment)
     with tf.device(variable.device):
-      update = variable.assign_sub((1 - momentum) * (old - moment), read_value=False)
+      moved = tf.raw_ops.Mul(x=tf.constant(1 - momentum), y=tf.raw_ops.Sub(x=old, y=moment))
+      update = variable.assign_sub(moved, read_value=False)
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
 
 
