@@ -63,9 +63,9 @@ def test_slots_stand_with_their_variables_and_cost_one_import(placement, monkeyp
                           imports.append(kwargs), import_graph_def(*args, **kwargs))[1])
   with small.Run(num_towers=3, placement=placement, optimizer='adam') as run:
     # Another import resizes what a tower computes, and takes inputs.
-    assert len([kwargs for kwargs in imports
-                if kwargs.get('name') == '' and not kwargs['input_map']]) == 1
-    with run.graph.as_default():
-      devices = {variable.op.name: variable.device for variable in tf.global_variables()}
+    assert [kwargs['name'] or kwargs['input_map'] for kwargs in imports].count({}) == 1
+    made = [op.name for op in run.graph.get_operations() if '/Adam' in op.name]
+    assert 1 <= sum(name.endswith('/Initializer/zero') for name in made) <= 3  # One a device.
+    devices = {op.name: op.device for op in run.graph.get_operations() if op.type == 'VarHandleOp'}
     for name in run.weights():
       assert devices[name] == devices[name + '/Adam'] == devices[name + '/Adam_1']

@@ -5,20 +5,16 @@ thousand. Here it only lists the slots of zeros that it wants, and one GraphDef 
 ops, with the same names, devices and initial values.
 """
 
-from typing import List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
-from tensorflow_v1 import Optimizer, Variable, import_placed, tf
+from tensorflow_v1 import Optimizer, Variable, import_placed, replaced, tf
 
 
 def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
   """Makes the slots of variables that start with zeros; `apply_gradients` makes all others."""
   asked: List[Tuple[Variable, str, str]] = []
-  optimizer._zeros_slot = lambda variable, slot, name: asked.append((variable, slot, name))
-  try:
-    with tf.init_scope():
-      optimizer._create_slots(list(variables))
-  finally:
-    del optimizer._zeros_slot
+  with tf.init_scope(), replaced((optimizer, '_zeros_slot', lambda *slot: asked.append(slot))):
+    optimizer._create_slots(list(variables))
   if not asked:
     return
 
@@ -29,8 +25,9 @@ def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
       names.append(scope.name)
   graph_def = tf.GraphDef()
   graph_def.versions.producer = tf.get_default_graph().graph_def_versions.producer
+  constants: Dict[Any, str] = {}
   for (variable, _, _), name in zip(asked, names):
-    _add_zeros(graph_def, name, variable)
+    _add_zeros(graph_def, name, variable, constants)
   with tf.init_scope():
     import_placed(graph_def, name='', input_map={}, return_elements=[])
 
@@ -47,25 +44,32 @@ def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
     optimizer._slot_dict(slot)[variable.op.graph, variable.op.name] = made
 
 
-def _add_zeros(graph_def, name, variable):
-  """Adds a variable of zeros with the shape, dtype and device of `variable`."""
+def _add_zeros(graph_def, name, variable, constants):
+  """Adds a variable of zeros with the shape, dtype and device of `variable`.
+
+  Equal `constants` are one, and nobody asks TensorFlow whether a slot has a value.
+  """
   dtype, shape = variable.dtype.base_dtype, variable.shape
 
   def add(op, suffix, *inputs, **attributes):
-    node = graph_def.node.add(name=name + suffix, op=op, input=[name + other for other in inputs],
-                              device=variable.device)
+    node = graph_def.node.add(name=name + suffix, op=op, input=inputs, device=variable.device)
     for key, value in attributes.items():
       node.attr[key].CopyFrom(value)
+    return node.name
+
+  def constant(suffix, value, dtype, shape):
+    key = variable.device, dtype, str(value)
+    if key not in constants:
+      constants[key] = add('Const', suffix, dtype=tf.AttrValue(type=dtype.as_datatype_enum),
+                           value=tf.AttrValue(tensor=tf.make_tensor_proto(value, dtype, shape)))
+    return constants[key]
 
   type_of = tf.AttrValue(type=dtype.as_datatype_enum)
   add('VarHandleOp', '', dtype=type_of, shape=tf.AttrValue(shape=shape.as_proto()),
       shared_name=tf.AttrValue(s=name.encode()))
-  add('VarIsInitializedOp', '/IsInitialized/VarIsInitializedOp', '')
-  add('Const', '/Initializer/shape', dtype=tf.AttrValue(type=tf.int32.as_datatype_enum),
-      value=tf.AttrValue(tensor=tf.make_tensor_proto(shape.as_list(), tf.int32, [shape.ndims])))
-  add('Const', '/Initializer/zero', dtype=type_of,
-      value=tf.AttrValue(tensor=tf.make_tensor_proto(0, dtype)))
-  add('Fill', '/Initializer/zeros', '/Initializer/shape', '/Initializer/zero', T=type_of,
-      index_type=tf.AttrValue(type=tf.int32.as_datatype_enum))
-  add('AssignVariableOp', '/Assign', '', '/Initializer/zeros', dtype=type_of)
-  add('ReadVariableOp', '/Read/ReadVariableOp', '', dtype=type_of)
+  zeros = add('Fill', '/Initializer/zeros',
+              constant('/Initializer/shape', shape.as_list(), tf.int32, [shape.ndims]),
+              constant('/Initializer/zero', 0, dtype, []), T=type_of,
+              index_type=tf.AttrValue(type=tf.int32.as_datatype_enum))
+  add('AssignVariableOp', '/Assign', name, zeros, dtype=type_of)
+  add('ReadVariableOp', '/Read/ReadVariableOp', name, dtype=type_of)
