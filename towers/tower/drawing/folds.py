@@ -12,7 +12,7 @@ A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has
 
 from typing import Any, Callable, Dict, Optional, Sequence
 
-from tensorflow_v1 import Operation, Tensor, tf
+from tensorflow_v1 import Operation, Tensor, import_placed, tf
 from towers.graph.walk import find_called, find_dependents, find_loops
 from towers.input.batch import Batch
 
@@ -177,7 +177,7 @@ def _infer_shapes(tensors, shapes) -> Dict[str, Any]:
         stand_ins[key] = tf.placeholder(tensor.dtype, shape, 'resized/input')
       used[name] = stand_ins[key]
     try:
-      tf.import_graph_def(definition, input_map=used, name='')
+      import_placed(definition, name='', input_map=used, return_elements=[])
     except ValueError:
       return {}
     return {tensor.name: tf.TensorShape(shapes[tensor.name]) if tensor.name in shapes
