@@ -60,8 +60,7 @@ class Acts(towers.Callback):
 def train(folder, callback=None, settings=None, **others):
   callback = callback or Acts()
   result = towers.train(build(**(settings or {})), quiet=True, checkpoint_dir=str(folder),
-                        validate_every='4steps', callbacks=[callback],
-                        **dict(dict(steps=STEPS), **others))
+                        validate_every='4steps', callbacks=[callback], **{'steps': STEPS, **others})
   return result, callback
 
 
@@ -81,11 +80,11 @@ def assert_same(one, other):
 def test_a_run_that_is_stopped_ends_as_a_run_ends_and_goes_on(settings, when, at, tmp_path):
   whole, of_whole = train(tmp_path / 'whole', settings=settings)
   assert whole['stopped'] is None
-  stops = Acts(lambda run: run.stop('seen enough'), at, when)
+  stops = Acts(lambda run: run.stop(*['seen enough'][when == 'on_validation':]), at, when)
   result, _ = train(tmp_path / 'parts', stops, settings)
   stopped = result['global_step']
   assert stopped == stops.acted < STEPS and stops.calls[-1] == ('on_end', stopped)
-  assert result['stopped'] == 'seen enough'
+  assert result['stopped'] == ('seen enough' if when == 'on_step' else 'a callback ended it')
   assert result['validation_examples'] == 11 and list_steps(str(tmp_path / 'parts'))[0] == stopped
   _, rest = train(tmp_path / 'parts', settings=settings)
   assert stops.losses + rest.losses == of_whole.losses

@@ -59,8 +59,8 @@ def test_slots_made_at_once_are_those_of_the_optimizer(name):
 def test_slots_stand_with_their_variables_and_cost_one_import(placement, monkeypatch):
   imports = []
   monkeypatch.setattr('towers.update.slots.tf.import_graph_def',
-                      lambda *args, import_graph_def=tf.import_graph_def, **kwargs: (
-                          imports.append(kwargs), import_graph_def(*args, **kwargs))[1])
+                      lambda *args, make=tf.import_graph_def, **kwargs: (
+                          imports.append(kwargs), make(*args, **kwargs))[1])
   with small.Run(num_towers=3, placement=placement, optimizer='adam') as run:
     # Another import resizes what a tower computes, and takes inputs.
     assert [kwargs['name'] or kwargs['input_map'] for kwargs in imports].count({}) == 1

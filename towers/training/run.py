@@ -95,7 +95,7 @@ class Run:
     return {**self._find_trained(),
             **{f'validation_{name}': mean for name, mean in self._validated.items()}}
 
-  def stop(self, why: str) -> None:
+  def stop(self, why: str = 'a callback ended it') -> None:
     """Ends the run after this step: it validates, saves, writes its result, and exits with 0.
 
     Started again, it goes on from there. One of several workers ends all of them.

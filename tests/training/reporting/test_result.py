@@ -23,16 +23,17 @@ def test_towers_that_wait_get_advice_that_fits(settings, changes, words, monkeyp
   examples = small.random_examples(8)
   if changes is not None:
     examples = towers.augmented(examples, lambda example, draws: example, **changes)
-  inputs = types.SimpleNamespace(needs_threads=True)
+  inputs, plan = types.SimpleNamespace(needs_threads=True), types.SimpleNamespace()
   feed = types.SimpleNamespace(inputs=inputs)
-  program = types.SimpleNamespace(train_examples=examples, feed=feed)
+  program = types.SimpleNamespace(train_examples=examples, feed=feed, plan=plan)
   assert advise(0.05, settings, program) == ''
   advice = advise(0.43, settings, program)
   assert all(word in advice for word in words)
   assert ('of_batches' in advice) == (changes == dict(of_batches=False))
   inputs.needs_threads = False
-  of_arrays = advise(0.43, settings, program)
-  assert 'larger batch_size' in of_arrays and 'decode' not in of_arrays
+  for plan.batch_size in (4, 8):
+    advice = advise(0.43, settings, program)
+    assert ('larger batch_size' in advice, 'decode' in advice) == (plan.batch_size == 4, False)
 
 
 def test_a_disk_that_fills_during_the_run_costs_no_result(tmp_path):

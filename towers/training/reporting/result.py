@@ -84,8 +84,9 @@ def advise(waited: float, settings: Mapping[str, Any], program: Any) -> str:
   if examples.augmentations and examples.read and examples.arrays and not examples.unequal:
     ways.append('of_batches=True of towers.augmented, whose function then changes whole batches')
   if not program.feed.inputs.needs_threads:
-    ways.append('a larger batch_size, since taking rows out of arrays is slow beside such short '
-                'steps')
+    if 2 * program.plan.batch_size <= examples.num_examples:
+      ways.append('a larger batch_size, since taking rows out of arrays is slow beside such short '
+                  'steps')
   elif threads < cores:
     ways.append(f'input_threads={cores} uses all cores, where it is {threads}')
   else:
