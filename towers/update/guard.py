@@ -20,13 +20,14 @@ from towers.update.finite import build_all_finite
 class Diagnosis(NamedTuple):
   """What to fetch with the train op to find the source of a NaN or Inf.
 
-  `losses`, `[towers]` float32, are the towers' shares of the mean loss. `finite`, `[towers + 1,
-  variables]` bool, is whether a tower's gradient of a variable is; the last row is for the averaged
-  gradients. `names` are the variables'.
+  `losses`, `[towers, 1 + losses]` float32, are the towers' shares of the mean loss, and their sums
+  of several losses, by `loss_names`. `finite`, `[towers + 1, variables]` bool, is whether a tower's
+  gradient of a variable is; the last row is for the averaged gradients. `names` are the variables'.
   """
   losses: Tensor
   finite: Tensor
   names: List[str]
+  loss_names: Sequence[str]
 
 
 def build_is_finite(reduced: ReducedGradients, is_compiled: bool = False) -> Tensor:
@@ -47,8 +48,9 @@ def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
       rows.append([build_all_finite([part.get(name) for part in parts]) for name in names])
     rows.append([build_all_finite([gradient]) for gradient, _ in reduced.gradients])
     with tf.device(HOST):
-      return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in reduced.towers]),
-                       tf.stack(rows), names)
+      losses = [[tower.loss, *(tower.sums[name] for name in tower.losses)]
+                for tower in reduced.towers]
+      return Diagnosis(tf.cast(losses, tf.float32), tf.stack(rows), names, reduced.towers[0].losses)
 
 
 def run_guarded(is_finite: Tensor, update: Callable[[], Sequence[Any]],

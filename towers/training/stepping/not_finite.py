@@ -1,6 +1,6 @@
 """Steps that are not finite: the error, and what a retry finds out."""
 
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Sequence
 
 import numpy as np
 
@@ -15,7 +15,8 @@ class Retried(NamedTuple):
   Attributes:
     loss: the mean loss over the global batch.
     is_done: whether everything was finite this time, so that the step is done.
-    losses: `[micro_batches, towers]` float32: each tower's share of the mean loss.
+    losses: `[micro_batches, towers, 1 + losses]` float32: each tower's share of the mean loss, and
+      its sums of several losses, whose names are `loss_names`.
     finite: `[micro_batches, towers + 1, variables]` bool, for the gradients of each tower and, in
       the last row, of their sum.
     names: of the variables.
@@ -29,15 +30,18 @@ class Retried(NamedTuple):
   names: List[str]
   has_other_workers: bool = False
   wire: str = 'float32'
+  loss_names: Sequence[str] = ()
 
   def describe(self) -> str:
     """Returns in words which towers' losses and which variables' gradients are not finite."""
     clauses = []
     for tower in range(self.losses.shape[1]):
-      losses, finite = self.losses[:, tower], self.finite[:, tower].all(0)
+      (losses, *several), finite = self.losses[:, tower].T, self.finite[:, tower].all(0)
       faults = []
       if not np.isfinite(losses).all():
-        faults.append(f'the loss is {losses[~np.isfinite(losses)][0]}')
+        named = [f'{name} ' for name, sums in zip(self.loss_names, several)
+                 if not np.isfinite(sums).all()]
+        faults.append(f"the loss {''.join(named[:1])}is {losses[~np.isfinite(losses)][0]}")
       if not finite.all():
         faults.append(f'the gradient of {self.names[int(np.argmin(finite))]} is not finite (the '
                       f'first of {int(np.sum(~finite))} variables out of {len(self.names)})')

@@ -259,7 +259,7 @@ class Steps:
     self.step += bool(is_done)
     self.calls.update = None
     return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
-                   self.has_other_workers, self.program.settings['wire'])
+                   self.has_other_workers, self.program.settings['wire'], diagnosis.loss_names)
 
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""
