@@ -80,7 +80,8 @@ def assert_same(one, other):
 def test_a_run_that_is_stopped_ends_as_a_run_ends_and_goes_on(settings, when, at, tmp_path):
   whole, of_whole = train(tmp_path / 'whole', settings=settings)
   assert whole['stopped'] is None
-  stops = Acts(lambda run: run.stop(*['seen enough'][when == 'on_validation':]), at, when)
+  why = ['seen enough'] if when == 'on_step' else []
+  stops = Acts(lambda run: run.stop(*why), at, when)
   result, _ = train(tmp_path / 'parts', stops, settings)
   stopped = result['global_step']
   assert stopped == stops.acted < STEPS and stops.calls[-1] == ('on_end', stopped)

@@ -39,9 +39,9 @@ class Retried(NamedTuple):
       (losses, *several), finite = self.losses[:, tower].T, self.finite[:, tower].all(0)
       faults = []
       if not np.isfinite(losses).all():
-        named = [f'{name} ' for name, sums in zip(self.loss_names, several)
-                 if not np.isfinite(sums).all()]
-        faults.append(f"the loss {''.join(named[:1])}is {losses[~np.isfinite(losses)][0]}")
+        named = next((f'{name} ' for name, sums in zip(self.loss_names, several)
+                      if not np.isfinite(sums).all()), '')
+        faults.append(f'the loss {named}is {losses[~np.isfinite(losses)][0]}')
       if not finite.all():
         faults.append(f'the gradient of {self.names[int(np.argmin(finite))]} is not finite (the '
                       f'first of {int(np.sum(~finite))} variables out of {len(self.names)})')
