@@ -45,8 +45,7 @@ def import_placed(graph_def: tf.GraphDef, *, name: str, input_map: Dict[str, Ten
       (importer, '_ProcessGraphDefParam', lambda graph_def, *_: graph_def)]
   if IS_1:
     stack = tf_stack.extract_stack()
-    changes += [(tf_stack, 'extract_stack', lambda: stack),
-                (c_api_util, 'tf_output', _make_output)]
+    changes += [(tf_stack, 'extract_stack', lambda: stack), (c_api_util, 'tf_output', _make_output)]
 
   with _LOCK, replaced(*changes):
     return tf.import_graph_def(graph_def, name=name, input_map=input_map,

@@ -3,10 +3,7 @@
 TensorFlow's library registers the kernels of GPUs whether there is a GPU or not. A kernel also says
 which of its inputs and outputs are in the host's memory though it runs on a GPU, such as shapes,
 predicates and all of an int32 `Merge`. So the graph tells which tensors are copied in a step:
-
-  op ──► tensor, in the memory where its kernel puts it ──► op, whose kernel takes it from a memory
-                            └──────────── a copy, if these differ ────────────┘
-
+those whose kernel puts them into another memory than that from which the next one takes them.
 Ops on the untaken side of a switch are dead: they run nothing and copy nothing.
 """
 

@@ -1,6 +1,7 @@
 """Several workers in one process, each with its own server, graph, session and thread."""
 
 import concurrent.futures
+import contextlib
 import functools
 import socket
 from typing import Dict, List, Tuple
@@ -9,17 +10,16 @@ from tensorflow_v1 import tf
 from tests.harness.small import Run
 
 SECONDS_TO_ANSWER = 60
+_NUM_THREADS = 16
 
 
 def find_ports(count):
   """Returns free ports of loopback."""
-  sockets = [socket.socket() for _ in range(count)]
-  for one in sockets:
-    one.bind(('127.0.0.1', 0))
-  ports = [one.getsockname()[1] for one in sockets]
-  for one in sockets:
-    one.close()
-  return ports
+  with contextlib.ExitStack() as stack:
+    sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+    for one in sockets:
+      one.bind(('127.0.0.1', 0))
+    return [one.getsockname()[1] for one in sockets]
 
 
 class _Servers:
@@ -47,6 +47,8 @@ class InProcessCluster:
 
   def __init__(self, *, num_workers, **settings):
     def serve(rank, config):
+      # All servers of a process share its threads, and an iterator that starts anew blocks one.
+      config.inter_op_parallelism_threads = _NUM_THREADS
       if rank == 0:
         common = tf.ConfigProto()
         common.CopyFrom(config)

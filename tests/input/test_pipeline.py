@@ -7,6 +7,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.harness import small
 from tests.harness.small import MODES, element_examples, id_examples, nightly_but, random_examples
 from towers.base.usage_error import UsageError
 from towers.input.pipeline import GET_NEXTS
@@ -25,6 +26,14 @@ def test_starting_anew_while_prefetching_does_not_hang(mode):
         session.run(inputs.initializer, inputs.feed_dict(0))
         first = session.run(ids)
       assert sum(map(len, first)) >= 9
+
+
+def test_splits_that_have_moved_start_one_after_another(monkeypatch):
+  with small.Run(validates=True) as run:
+    plain, runs = run.session.run, []
+    monkeypatch.setattr(run.session, 'run', lambda *args: [runs.append(str(args)), plain(*args)][1])
+    run.steps.start(0)
+  assert [fetches.count('MakeIterator') for fetches in runs if 'MakeIterator' in fetches] == [1, 1]
 
 
 @pytest.mark.parametrize('mode', MODES)

@@ -151,8 +151,7 @@ class FedTower:
   def list_sums(self, most: int) -> List[np.ndarray]:
     """Returns the sums of the rows of the smallest numeric tensors, of as many as `most`."""
     numeric = [value for value in self.rows if value.size and value.dtype.kind in 'biuf']
-    return [value.reshape([len(value), -1]).sum(1)
-            for value in sorted(numeric, key=np.size)[:most]]
+    return [value.reshape([len(value), -1]).sum(1) for value in sorted(numeric, key=np.size)[:most]]
 
   def _read(self, tensors) -> Dict[Any, np.ndarray]:
     """Returns the values of tensors for all rows, but for those of a branch that is not taken."""

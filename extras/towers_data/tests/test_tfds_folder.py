@@ -8,21 +8,9 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.data import tfds
 from tests.data.pictures import jpegs, take
-from tests.data.tfds import (
-  MNIST,
-  OLD_MNIST,
-  TEXT,
-  classes,
-  digits,
-  feature,
-  features_dict,
-  first_batch,
-  image,
-  pixels,
-  tensor,
-  write,
-)
+from tests.data.tfds import MNIST, OLD_MNIST, classes, feature, features_dict, image, pixels, tensor
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.formats.png import encode_png
@@ -30,8 +18,8 @@ from towers_data.tfds_features import Feature, read_features
 
 
 def test_labelled_images_are_read_as_they_are(tmp_path):
-  write(tmp_path, MNIST, {'test': [digits(range(4))], 'train': [
-      digits([0, 1, 2]), digits([]), digits([3, 4, 5, 6])]})
+  tfds.write(tmp_path, MNIST, {'test': [tfds.digits(range(4))], 'train': [
+      tfds.digits([0, 1, 2]), tfds.digits([]), tfds.digits([3, 4, 5, 6])]})
   data_set = data.load('tfds', data_dir=str(tmp_path))
   assert data_set.image_shape == (28, 28, 1) and data_set.num_classes == 10
   assert (data_set.train.num_examples, data_set.validation.num_examples) == (7, 4)
@@ -62,7 +50,7 @@ def test_features_of_every_kind_come_as_nested_dicts(tmp_path):
   kinds = [(f'{dtype}_{encoding}', dtype, encoding) for dtype in DTYPES
            for encoding in ('none', 'bytes', 'zlib')]
   features = features_dict(
-      text=feature(TEXT, text={}), photo=image('24', '32', '3'), free=image('-1', '-1', '1'),
+      text=feature(tfds.TEXT, text={}), photo=image('24', '32', '3'), free=image('-1', '-1', '1'),
       meta=features_dict(id=feature('scalar.Scalar', tensor=dict(dtype='int32', shape={})),
                          words=tensor('string', 2), kind=classes(5)),
       **{name: tensor(dtype, 2, 3, encoding=encoding) for name, dtype, encoding in kinds})
@@ -77,8 +65,8 @@ def test_features_of_every_kind_come_as_nested_dicts(tmp_path):
       'meta/id': number, 'meta/kind': number, 'meta/words': np.array([b'a', b'b'], object),
   }, **{name: encode(dtype, encoding, numbers[number]) for name, dtype, encoding in kinds})
       for number in range(3)]
-  write(tmp_path, features, {'train': [examples[:1], examples[1:]]})
-  batch = first_batch(towers.from_tfds(tmp_path), 3)
+  tfds.write(tmp_path, features, {'train': [examples[:1], examples[1:]]})
+  batch = tfds.first_batch(towers.from_tfds(tmp_path), 3)
   assert sorted(batch) == sorted(features['featuresDict']['features'])
   assert batch['text'].tolist() == [b'text 0', b'text 1', b'text 2']
   assert batch['meta']['id'].tolist() == batch['meta']['kind'].tolist() == [0, 1, 2]
@@ -96,14 +84,14 @@ def test_sequences_are_padded(tmp_path):
   def sequence(inner, length='-1'):
     return feature('sequence_feature.Sequence', sequence={'feature': inner, 'length': length})
 
-  write(tmp_path, features_dict(
-      tokens=tensor('int32', -1), tags=sequence(classes(5)), words=sequence(feature(TEXT, text={})),
-      boxes=sequence(tensor('float32', 4)), pair=sequence(tensor('int64'), '2'),
+  tfds.write(tmp_path, features_dict(
+      tokens=tensor('int32', -1), tags=sequence(classes(5)), boxes=sequence(tensor('float32', 4)),
+      words=sequence(feature(tfds.TEXT, text={})), pair=sequence(tensor('int64'), '2'),
       raw=tensor('int16', -1, encoding='bytes')), {'train': [[dict(
           tokens=np.arange(size), tags=np.full(size, 4), words=np.array([b'a'] * size, object),
           boxes=np.ones([size, 4]), pair=np.array([7, 8]), raw=np.full(size, 3, np.int16).tobytes(),
       ) for size in (2, 0, 3)]]})
-  batch = first_batch(towers.padded(towers.from_tfds(tmp_path)), 3)
+  batch = tfds.first_batch(towers.padded(towers.from_tfds(tmp_path)), 3)
   assert batch['tokens'].tolist() == [[0, 1, 0], [0, 0, 0], [0, 1, 2]]
   assert batch['tags'].tolist() == [[4, 4, 0], [0, 0, 0], [4, 4, 4]]
   assert batch['words'].tolist() == [[b'a', b'a', b''], [b''] * 3, [b'a'] * 3]
@@ -112,14 +100,14 @@ def test_sequences_are_padded(tmp_path):
   assert batch['raw'].tolist() == [[3, 3, 0], [0] * 3, [3] * 3]
   assert batch['tokens'].dtype == np.int32 and batch['raw'].dtype == np.int16
   with pytest.raises(tf.errors.OpError, match=r'shape \[0, 4\].*towers.padded'):
-    first_batch(towers.from_tfds(tmp_path), 3)
+    tfds.first_batch(towers.from_tfds(tmp_path), 3)
 
 
 def test_what_is_not_read_is_refused_by_name(tmp_path):
   def refuse(words, features=MNIST, read=towers.from_tfds, **info):
-    files = {'train': [digits([1])]}
+    files = {'train': [tfds.digits([1])]}
     with pytest.raises(UsageError, match='(?s)' + words):
-      read(write(tmp_path, features, files, **info))
+      read(tfds.write(tmp_path, features, files, **info))
 
   def load(folder):
     data.load('tfds', data_dir=folder)
@@ -134,7 +122,7 @@ def test_what_is_not_read_is_refused_by_name(tmp_path):
   refuse("'depth' is an image of float32", features_dict(depth=image(dtype='float32')))
   refuse("'x' has dtype complex64", features_dict(x=tensor('complex64')))
   refuse("'text' is text that is encoded", {'type': 'FeaturesDict', 'content': {'text': {
-      'type': TEXT, 'content': {'encoder': 'SubwordTextEncoder'}}}})
+      'type': tfds.TEXT, 'content': {'encoder': 'SubwordTextEncoder'}}}})
   refuse('class Tensor, and only a FeaturesDict', tensor('int64'))
   refuse('features.json: cannot be read', [1])
   refuse('format array_record, and only tfrecord', fileFormat='array_record')
@@ -156,10 +144,10 @@ def test_what_is_not_read_is_refused_by_name(tmp_path):
 
 @pytest.mark.nightly
 def test_supervised_keys_choose_among_several_images(tmp_path):
-  examples = [dict(example, mask=encode_png(pixels(9))) for example in digits([1, 2])]
+  examples = [dict(example, mask=encode_png(pixels(9))) for example in tfds.digits([1, 2])]
   keys = {'tuple': {'items': [{'featureKey': 'image'}, {'featureKey': 'label'}]}}
   for supervised in (keys, {'input': 'image', 'output': 'label'}):
-    write(tmp_path, features_dict(mask=image(), image=image(), label=classes(10)), {
+    tfds.write(tmp_path, features_dict(mask=image(), image=image(), label=classes(10)), {
         'train': [examples], 'validation': [examples]}, supervisedKeys=supervised)
     [taken] = take(data.load('tfds', data_dir=tmp_path).train, batch_size=2)
     np.testing.assert_array_equal(taken[2], pixels(2))

@@ -119,11 +119,13 @@ class Steps:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
     self.step, self._beside = step, None
     self.training_moved = self.validation_moved = False
-    self.activity = 'warm-up'
+    self.activity, is_first = 'warm-up', self.runs == 0
     rows = self.program.feed.start(
         self.session, step=step, offset=self.plan.offset,
-        peeks=self.runs == 0 and has_parts(self.program),
-        other=self._validation and self._validation.feed)
+        peeks=is_first and has_parts(self.program),
+        other=self._validation.feed if is_first and self._validation else None)
+    if not is_first:  # What has moved starts one after another, see `build_inputs`.
+      self.start_validation()
     with uncompiled():
       judge(self.program, self.session, rows)
     self.runs += 1
