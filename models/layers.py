@@ -7,8 +7,7 @@ starts from. Layers that keep their weights in objects (Keras) would quietly mak
 All layers of a model take what they must agree on from one `Layers`:
 
   layers = Layers(is_training, data_format)
-  x = layers.normalize(images)
-  x = layers.max_pool(layers.conv(x, 32, 5, name='conv1'))     # conv1/weights, conv1/biases
+  x = layers.max_pool(layers.conv(images, 32, 5, name='conv1'))  # conv1/weights, conv1/biases
   x = layers.dropout(dense(layers.flatten(x), 128, name='dense1', activation=tf.nn.relu), 0.5)
   logits = dense(x, num_classes, name='logits')
 

@@ -1,7 +1,5 @@
 """JSON that somebody else may have written: read with a bound on its size and a schema.
 
-  {"checksum": 2846305141, "validations": […], "rollbacks": […]}
-
 A small file beside checkpoints or data carries a checksum of its other members, in the order of
 their names, so it holds however the text is laid out. A file without one, by hand or of an earlier
 version, passes. An unknown member does not: one byte may have changed the checksum's own name.

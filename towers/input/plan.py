@@ -12,11 +12,8 @@ the one that the epoch's permutation has there. Position k goes to global batch 
 and its place there, k % 8, decides to which tower.
 
 The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get
-nothing. `last_batch` says whether it is taken as it is, filled up, left out, or carried: then the
-first examples of the next epoch fill it up, every batch is full, and batches are cut out of the
-epochs as if these were one.
-
-  carry    0 1 2 3 4 5 6 7 │ 8 9 10 11 12 0' 1' 2' │ 3' 4' …
+nothing. `last_batch` says whether it is taken as it is, filled up, left out, or carried: then all
+batches are full, cut out of the epochs as if these were one.
 
 Several workers, each with its towers, share every global batch as the towers of `shard` do: place i
 of a batch goes to worker i modulo their number, and there to a tower by the input mode.

@@ -7,8 +7,7 @@
 
 With `sync` the layers' sums over their batches are added up over all towers, as any model's can be
 (see `towers.tower.all_towers`). With `mean` the towers are built before their moments are joined:
-every layer has left an identity op in the graph (see `towers.tower.batch_norm_layer`), whose input
-is replaced here.
+an identity op of every layer (see `towers.tower.batch_norm_layer`) gets another input here.
 
 With several workers, `mean` and `sync` span the towers of all workers. `first` is each worker's own
 first tower; before each validation the chief broadcasts its averages (see `workers`).

@@ -13,8 +13,6 @@ Where `is_training` is a tensor, one switch of x chooses between two such kernel
   x ──► Switch ─┬─ yes ─► kernel, by the batch ──┬──► Merge ──► normalised, moments
                 └─ no ──► kernel, by averages ───┘
 
-Where XLA compiles for a GPU, both are computed and a select chooses.
-
 With batch_norm=sync towers normalise by the global batch. A fused kernel has no place for
 that, so the layer is made of sums over all towers (see `all_towers`):
 
@@ -23,6 +21,7 @@ that, so the layer is made of sums over all towers (see `all_towers`):
 """
 
 import contextlib
+import functools
 import re
 from typing import Iterator, List, Sequence, Union
 
@@ -86,15 +85,14 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
   epsilon = max(epsilon, _MIN_EPSILON)
 
   def get(name, first, **settings):
-    return tf.get_variable(name, [channels], tf.float32, initializer=first, **settings)
+    return tf.get_variable(name, [channels], tf.float32, **settings,
+                           initializer=functools.partial(_constant, first))
 
   with tf.variable_scope(name):
-    zeros, ones = tf.zeros_initializer(), tf.ones_initializer()
-    offset = get('offset', zeros)
+    offset = get('offset', 0)
     # Read here: a read inside of a branch has the device of neither the variable nor the tower.
-    factor = tf.convert_to_tensor(get('scale', ones) if scale else tf.ones([channels]))
-    moving = [get('moving_mean', zeros, trainable=False),
-              get('moving_variance', ones, trainable=False)]
+    factor = tf.convert_to_tensor(get('scale', 1) if scale else tf.ones([channels]))
+    moving = [get('moving_mean', 0, trainable=False), get('moving_variance', 1, trainable=False)]
     averages = list(map(tf.convert_to_tensor, moving))
     is_fused = x.shape.ndims == 4 and not joins_norms() and x.dtype != tf.float64
     kernel = _Kernel(x if is_fused else tf.cast(x, tf.float32), factor,
@@ -127,9 +125,19 @@ def _move_averages(variables, averages, moments, momentum):
     moment = tf.identity(moment, name=name)
     tf.add_to_collection(BATCH_MOMENTS, moment)
     with tf.device(variable.device):
-      moved = tf.raw_ops.Mul(x=tf.constant(1 - momentum), y=tf.raw_ops.Sub(x=old, y=moment))
+      share = _constant(1 - momentum, [], place=moment.name.split('/')[0] + variable.device)
+      moved = tf.raw_ops.Mul(x=share, y=tf.raw_ops.Sub(x=old, y=moment))
       update = variable.assign_sub(moved, read_value=False)
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+
+
+def _constant(value, shape, dtype=tf.float32, partition_info=None, place=''):
+  """Returns a constant that all layers share in one place: a deep net would have a thousand."""
+  with tf.init_scope():
+    made = tf.get_collection_ref(f'batch_norm_{value}_{shape}_{place}')
+    if not made:
+      made.append(tf.constant(value, dtype, shape))
+  return made[0]
 
 
 class _Kernel:

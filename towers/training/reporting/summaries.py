@@ -10,9 +10,8 @@
 Each process writes a file of its own and starts it with a `SessionLog.START`, at which TensorBoard
 drops the points of later steps: a resumed run writes them again.
 
-`tf.summary.FileWriter` writes in a thread, and loses events on a full disk: silently on 1.14; on
-2.21 with a stack trace and an IndexError in the middle of a step. Here, when `sample` returns, the
-event is in the file or a warning is on the screen.
+On a full disk `tf.summary.FileWriter` loses events, or ends a step. Here, when `sample` returns,
+the event is in the file or a warning is on the screen.
 """
 
 import io
