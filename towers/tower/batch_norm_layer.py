@@ -132,9 +132,9 @@ def _move_averages(variables, averages, moments, momentum):
 
 
 def _constant(value, shape, dtype=tf.float32, partition_info=None, place=''):
-  """Returns a constant that all layers share in one place: a deep net would have a thousand."""
+  """Returns a constant, for `get_variable` too, that all layers share: deep nets have hundreds."""
   with tf.init_scope():
-    made = tf.get_collection_ref(f'batch_norm_{value}_{shape}_{place}')
+    made = tf.get_collection_ref(f'batch_norm_{value}_{shape}_{dtype.name}_{place}')
     if not made:
       made.append(tf.constant(value, dtype, shape))
   return made[0]
