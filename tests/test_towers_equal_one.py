@@ -85,7 +85,7 @@ def drawn(batch, is_training):
 def table(batch, is_training):
   """Rows of a table: their gradients are sparse."""
   features, labels = batch
-  rows = tf.get_variable('table', [small.NUM_CLASSES + 2, small.NUM_FEATURES])
+  rows = tf.get_variable('places', [small.NUM_CLASSES + 2, small.NUM_FEATURES])
   return small.model((features + tf.gather(rows, labels), labels), is_training)
 
 

@@ -74,7 +74,7 @@ def build_places(batches: Sequence[Any], micro_batch: Optional[Tensor] = None) -
   in the step is a scalar int64 tensor; None if a step has but one.
   """
   places = []
-  with tf.device(HOST), tf.name_scope('places'):
+  with tf.device(HOST), tf.name_scope('places/'):
     # What is known is added up by Python, without an op.
     counts = [batch.num_examples if batch.is_static else tf.cast(batch.num_examples, tf.int64)
               for batch in batches]
