@@ -149,17 +149,13 @@ def test_an_evaluation_of_something_else_is_refused_with_the_line_to_write(given
   assert message in str(caught.value)
 
 
-def test_a_pair_of_losses_is_no_loss_with_its_weights():
-  def with_second(second):
-    def changed(batch, is_training):
-      losses = model(batch, is_training)
-      return losses, second(losses)
-    return changed
+def test_hits_without_a_dict_are_not_taken_for_weights_of_the_loss():
+  def changed(batch, is_training):
+    losses = model(batch, is_training)
+    return losses, tf.cast(losses < 0.5, tf.float32)
 
-  with pytest.raises(towers.UsageError, match=r'a pair of .*Two losses are a list, \[a, b\]'):
-    build(with_second(lambda losses: 2 * losses))
-  build(with_second(tf.stop_gradient))
-  build(with_second(lambda losses: tf.cast(losses > 0.5, tf.float32)))
+  with pytest.raises(towers.UsageError, match="a tuple of 2 .* metrics, as losses, {'hits': hits}"):
+    build(changed)
 
 
 def test_validation_examples_of_another_shape_are_told_before_the_first_step(capsys):

@@ -56,10 +56,10 @@ def train(model, **settings):
 
 @pytest.mark.nightly(but='of losses')
 @pytest.mark.parametrize('model', [
-    weighted, changed(lambda losses, weights: (losses, weights)),
+    weighted, changed(towers.Weighted),
     # No gradient goes through weights.
     changed(lambda losses, weights: (towers.Weighted(losses, weights * tf.exp(
-        losses - tf.stop_gradient(losses))), {}))], ids=['weighted', 'pair', 'of losses'])
+        losses - tf.stop_gradient(losses))), {}))], ids=['weighted', 'no metrics', 'of losses'])
 def test_one_tower_is_as_by_hand(model):
   (losses, weights, measured), expected = train(model), train(by_hand, num_towers=1)
   np.testing.assert_allclose(losses, expected[0], atol=1e-5)
@@ -100,7 +100,7 @@ def test_a_clip_takes_the_norm_of_the_divided_gradients():
      tf.errors.InvalidArgumentError, 'one weight for each value')], ids=['nan', 'below 0', 'fewer'])
 def test_weights_that_only_a_run_shows_wrong_end_the_step_before_anything_is_updated(
     change, error, message):
-  model = changed(lambda losses, weights: (losses, change(weights)))
+  model = changed(lambda losses, weights: towers.Weighted(losses, change(weights)))
   with small.Run(model=model, **EVEN) as run:
     before = run.weights()
     with pytest.raises(error, match=message):
@@ -110,17 +110,17 @@ def test_weights_that_only_a_run_shows_wrong_end_the_step_before_anything_is_upd
 
 @pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('change, message', [
-    (lambda losses, weights: (losses, weights[:, :1]),
+    (lambda losses, weights: towers.Weighted(losses, weights[:, :1]),
      r'weights of the shape \(.*, 1\) for values of'),
-    (lambda losses, weights: (losses, tf.reduce_sum(weights, 1)), 'one weight for'),
-    (lambda losses, weights: (tf.reduce_mean(losses), tf.constant(1.0)),
+    (lambda losses, weights: towers.Weighted(losses, tf.reduce_sum(weights, 1)), 'one weight for'),
+    (lambda losses, weights: towers.Weighted(tf.reduce_mean(losses), tf.constant(1.0)),
      'weights, which need one value per example'),
-    (lambda losses, weights: (tf.reduce_mean(losses, 0, True), tf.ones([1, 3])),
+    (lambda losses, weights: towers.Weighted(tf.reduce_mean(losses, 0, True), tf.ones([1, 3])),
      'has 1 values for every batch'),
     (lambda losses, weights: losses, r'towers\.Weighted'),
     (lambda losses, weights: (losses, 'weights'), 'returned a tuple'),
     (lambda losses, weights: (losses, weights, {}), 'returned a tuple of 3'),
-    (lambda losses, weights: (losses[:, 0], losses[:, 1]), 'the second would train variables'),
+    (lambda losses, weights: (losses[:, 0], losses[:, 1]), 'returned a tuple of 2'),
     (lambda losses, weights: (losses[:, 0], dict(hits=losses)), r'towers\.Weighted'),
     (lambda losses, weights: (losses[:, 0], dict(mean=tf.reduce_mean(losses))), 'metric mean has'),
     (lambda losses, weights: (losses[:, 0], dict(loss=losses[:, 0])), "called 'loss'"),
@@ -132,7 +132,7 @@ def test_shapes_that_do_not_fit_are_refused(change, message):
 
 def test_a_metric_without_any_weight_has_no_mean():
   model = changed(lambda losses, weights: (
-      (losses, weights), {'rare': towers.Weighted(losses, tf.zeros_like(losses))}))
+      towers.Weighted(losses, weights), {'rare': towers.Weighted(losses, tf.zeros_like(losses))}))
   with small.Run(model=model, validation=VALIDATION, **EVEN) as run, pytest.raises(
       UsageError, match="weights of 'rare' are all 0 over the 8 examples"):
     run.validate()

@@ -18,7 +18,6 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
-from towers.graph.walk import find_needed
 from towers.input.batch import Batch
 from towers.tower.all_towers import all_sum
 from towers.whole import Whole
@@ -90,12 +89,6 @@ def sum_returned(returned: Any, batch: Batch) -> 'Sums':
 
 def _name_losses(loss) -> Dict[str, Any]:
   """Returns a model's losses by name: one is called 'loss', those of a list 'loss_1' and so on."""
-  if type(loss) is tuple and len(loss) == 2 and all(map(tf.is_tensor, loss)):
-    if _is_trained(loss[1]):
-      raise UsageError('The model returned a pair of tensors, losses and their weights, and the '
-                       'second would train variables, which weights never do. Two losses are a '
-                       'list, [a, b]; weights are towers.Weighted(losses, weights).')
-    loss = Weighted(*loss)
   losses = loss if isinstance(loss, dict) else {'loss': loss}
   if isinstance(loss, list):
     losses = {f'loss_{number}': value for number, value in enumerate(loss, 1)}
@@ -104,16 +97,8 @@ def _name_losses(loss) -> Dict[str, Any]:
     what = f'a tuple of {len(loss)}' if isinstance(loss, tuple) else f'a {type(loss).__name__}'
     raise UsageError(f'The model returned {what} for its loss: return losses, or '
                      'towers.Weighted(losses, weights), or a list or dict of these for several '
-                     'losses, or any of them and a dict of metrics.')
+                     "losses, or any of them and a dict of metrics, as losses, {'hits': hits}.")
   return losses
-
-
-def _is_trained(tensor):
-  """Whether a tensor has a gradient for a trainable variable."""
-  ends = {op for op in tensor.graph.get_operations() if op.type == 'StopGradient' or not any(
-      part.dtype.base_dtype.is_floating or part.dtype == tf.resource for part in op.outputs)}
-  needed = find_needed([tensor.op], without=ends)
-  return any(variable.op in needed for variable in tf.trainable_variables())
 
 
 class Sums:

@@ -16,12 +16,12 @@ from towers.tower.losses import Weighted
 from towers.tower.precision import Precision, cast_inputs, float32_getter
 
 Values = Union[Tensor, Weighted]
-Losses = Union[Values, Tuple[Tensor, Tensor], List[Values], Dict[str, Values]]
+Losses = Union[Values, List[Values], Dict[str, Values]]
 Model = Callable[[Any, Any], Union[Losses, Tuple[Losses, Dict[str, Values]]]]
 """A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is
 `[batch]`, one value per example, or a scalar that is their mean. Metrics are a dict from names to
-one value per example, `[batch]`. Loss and metrics may be `Weighted`; a pair of tensors is a loss
-with weights; several losses are a list or a dict of them.
+one value per example, `[batch]`. Loss and metrics may be `Weighted`; several losses are a list or a
+dict of them.
 """
 
 
