@@ -57,7 +57,7 @@ def _end(before, kind, error, trace):
   import sysconfig  # Not at each start.
 
   paths = sysconfig.get_paths()
-  others = (os.path.dirname(os.path.dirname(__file__)),
+  others = ('<string>', os.path.dirname(os.path.dirname(__file__)),
             paths['stdlib'], paths['purelib'], paths['platlib'])
   for place in traceback.extract_tb(trace)[::-1] if isinstance(error, UsageError) else ():
     if not place.filename.startswith(others):  # The program's own line, innermost.
