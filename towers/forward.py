@@ -42,7 +42,7 @@ from towers.whole import WholeRows, flatten_rows
 
 def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
              num_towers: Optional[int] = None, device: str = 'auto', precision: str = 'float32',
-             best: bool = True, best_metric: str = 'loss') -> Dict[str, float]:
+             best: bool = True, best_metric: Optional[str] = None) -> Dict[str, float]:
   """Returns the mean of 'loss' and of each metric of a run's model over examples.
 
     towers.evaluate('checkpoints', model, towers.from_arrays(images, labels))
@@ -54,7 +54,7 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
     batch_size: rows at a time, over all towers.
     num_towers, device, precision: see `towers.Program`.
     best: whether to take the weights of the best validation, and not the newest.
-    best_metric: of the validations.
+    best_metric: of the validations; None for that of the run.
 
   Raises:
     UsageError: there is no checkpoint, or it or the examples do not fit the model.

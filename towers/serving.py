@@ -7,7 +7,7 @@ parameters name. It makes the same variables as the model, by the same names.
 import inspect
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from tensorflow_v1 import Tensor, tf
 from towers.annexes import load as load_annex
@@ -20,7 +20,7 @@ Predict = Callable[..., Any]
 
 
 def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpoint_dir: str,
-           best_metric: str = 'loss') -> str:
+           best_metric: Optional[str] = None) -> str:
   """Writes what a program's model predicts as a SavedModel, with the best weights of a run.
 
     def predict(images):                       # The parameters name the inputs.
@@ -41,7 +41,8 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
       parameters, the first ones; of a dict those that its parameters name, or all by `**features`.
       It returns a tensor, or a dict of tensors by name, each `[n, ...]`.
     checkpoint_dir: of the run.
-    best_metric: of the validations, to choose the weights by; without any, the newest are taken.
+    best_metric: of the validations, to choose the weights by; None for that of the run. Without
+      any validation, the newest are taken.
 
   Returns:
     The folder, or '' in a worker other than the chief, which writes nothing.

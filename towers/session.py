@@ -275,7 +275,7 @@ class Session:
     with self._called():
       return self.state.save(folder)
 
-  def restore(self, folder: str, *, best: bool = False, best_metric: str = 'loss',
+  def restore(self, folder: str, *, best: bool = False, best_metric: Optional[str] = None,
               map: Names = None, new: Sequence[str] = (), new_data: bool = False) -> str:
     """Restores a checkpoint, and goes on with the examples behind it; returns its path.
 
@@ -284,7 +284,7 @@ class Session:
     Args:
       folder: whose newest checkpoint is taken; or the path of one checkpoint, as `save` returns it.
       best: whether to take that of the folder's best validation instead.
-      best_metric: of the validations.
+      best_metric: of the validations; None for that of the run.
       map: from names in the checkpoint to names in the program, as `names` of `towers.init_from`;
         None in place of a name leaves a variable of the checkpoint behind. Its slots go along.
       new: patterns of the program's variables and slots that the checkpoint lacks or has in

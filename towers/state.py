@@ -89,7 +89,7 @@ class State:
     steps.resume(int(session.run(get_global_step())))
     return path
 
-  def restore(self, folder: str, *, best: bool, best_metric: str, map: Names,
+  def restore(self, folder: str, *, best: bool, best_metric: Optional[str], map: Names,
               new: Sequence[str], new_data: bool) -> str:
     """Does what `Session.restore` says, but for the input."""
     def choose():

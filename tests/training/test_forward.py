@@ -140,7 +140,7 @@ def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
     with pytest.raises(towers.UsageError, match='no checkpoint'):
       session.restore(str(tmp_path / 'none'))
   found = towers.evaluate(folder, model, (FEATURES, LABELS), num_towers=3, batch_size=5,
-                          device='cpu', best_metric='accuracy')
+                          device='cpu')
   assert found['accuracy'] == pytest.approx(best[0])
   found = towers.evaluate(newest, model, given('batches'), num_towers=1, device='cpu')
   assert found['loss'] == pytest.approx(result['validation_loss'], abs=1e-6)

@@ -83,7 +83,7 @@ def test_the_best_weights_are_chosen_by_it(tmp_path):
                         checkpoint_dir=str(tmp_path))
   assert result['validation_auc'] == 0.4
   with build(1).session() as session:
-    session.restore(str(tmp_path), best=True, best_metric='auc')
+    session.restore(str(tmp_path), best=True)
     assert session.step == 4
 
 

@@ -1,7 +1,7 @@
 """History: what a run remembers besides its variables, as JSON beside the checkpoints.
 
   {"checksum": 3735928559, "validations": [{"step": 63, "loss": 0.61, "accuracy": 0.78}, …],
-   "rollbacks": [{"step": 120, "to": 63}]}
+   "rollbacks": [{"step": 120, "to": 63}], "metric": "loss"}
 
 The best step, early stopping and the lowered learning rate all follow from it. It is written before
 the checkpoint that it belongs to. A run that resumes drops what lies after its checkpoint, since
@@ -22,20 +22,21 @@ from towers.whole import find_numbers
 HISTORY = 'history.json'
 MOST_ROLLBACKS = 3
 _RATE_FACTOR = 0.5
-_SCHEMA = dict(validations=[{'step': int, str: float}], rollbacks=[dict(step=int, to=int)])
+_SCHEMA = dict(validations=[{'step': int, str: float}], rollbacks=[dict(step=int, to=int)],
+               metric=(str, None))
 
 
 class History:
   """The validations and rollbacks of a run so far."""
 
-  def __init__(self, *, metric: str = 'loss', patience: Optional[int] = None):
+  def __init__(self, *, metric: Optional[str] = None, patience: Optional[int] = None):
     """Starts an empty history.
 
-    The smallest value of `metric` is the best if its name has "loss" or "error" in it, else the
-    largest. After `patience` validations in a row without a new best the run is to stop.
+    The smallest value of `metric`, or of that which the run has chosen, is the best if its name has
+    "loss" or "error" in it, else the largest. After `patience` validations in a row without a new
+    best the run is to stop.
     """
-    self.metric = metric
-    self._sign = 1.0 if 'loss' in metric or 'error' in metric else -1.0
+    self.metric, self._is_of_run = metric or 'loss', metric is None
     self._patience = patience
     self._validations: List[Dict[str, Any]] = []
     self._rollbacks: List[Dict[str, int]] = []
@@ -70,8 +71,9 @@ class History:
     """Returns the steps whose validation was a new best, the best one first."""
     best: List[int] = []
     smallest = math.inf
+    sign = 1.0 if 'loss' in self.metric or 'error' in self.metric else -1.0
     for validation in self._validations:
-      value = self._sign * validation.get(self.metric, math.nan)
+      value = sign * validation.get(self.metric, math.nan)
       if value < smallest:  # Never true for NaN.
         smallest = value
         best.insert(0, validation['step'])
@@ -101,7 +103,8 @@ class History:
 
   def format(self) -> str:
     """Returns the text of the file."""
-    return seal(dict(validations=self._validations, rollbacks=self._rollbacks)) + '\n'
+    return seal(dict(validations=self._validations, rollbacks=self._rollbacks,
+                     metric=self.metric)) + '\n'
 
   def check_metric(self, names: Sequence[str]) -> None:
     """Raises a UsageError if validation does not measure the metric of the best."""
@@ -121,6 +124,8 @@ class History:
     self._take(unseal(text, _SCHEMA), step)
 
   def _take(self, content, step):
+    if self._is_of_run:
+      self.metric = content.get('metric') or self.metric
     self._validations = content['validations']
     self._rollbacks = [rollback for rollback in content['rollbacks'] if rollback['to'] <= step]
     self._drop_validations_after(step)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Optional
 
 from tensorflow_v1 import Session, tf
 from towers.base.output import write_line
@@ -14,8 +15,11 @@ from towers.update.averages import AVERAGES_TENSOR, name_average
 from towers.warm_start.parts import Part, Tensor, find_part
 
 
-def find_best(folder: str, metric: str) -> int:
-  """Returns the step of the best checkpoint in a folder, or the newest without validations."""
+def find_best(folder: str, metric: Optional[str]) -> int:
+  """Returns the step of the best checkpoint in a folder, or the newest without validations.
+
+  The `metric` of the best is None for that of the run.
+  """
   steps = list_steps(folder)
   if not steps:
     problem = 'has no checkpoint' if os.path.isdir(folder) else 'does not exist'

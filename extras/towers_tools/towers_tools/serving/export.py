@@ -13,7 +13,7 @@ validation measured these. Averages that a model keeps for itself, as for a teac
 import contextlib
 import functools
 import os
-from typing import Any, Callable, Iterator, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.files import folder_aside
@@ -44,7 +44,7 @@ def prepare_export(export_dir: str, *, predict: Predict, examples: Examples,
 
 
 def write_best(export_dir: str, *, checkpoint_dir: str, predict: Predict, examples: Examples,
-               best_metric: str = 'loss') -> str:
+               best_metric: Optional[str] = None) -> str:
   """Does the same as `towers.export` for any `examples` of the model's data."""
   check_local_path('export_dir', export_dir)
   opened = open_checkpoint(checkpoint_dir, predict, examples, best_metric=best_metric)
@@ -82,7 +82,7 @@ def _write(export_dir, session, serving, step):
 
 @contextlib.contextmanager
 def open_checkpoint(checkpoint_dir: str, predict: Predict, examples: Examples, *,
-                    best_metric: str = 'loss') -> Iterator[Tuple[tf.Session, Serving, int]]:
+                    best_metric: Optional[str] = None) -> Iterator[Tuple[tf.Session, Serving, int]]:
   """Opens a session on the model of a run; yields the session, the model and its weights' step.
 
   The arguments are those of `write_best`.
