@@ -139,6 +139,8 @@ def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
     assert session.validate()['loss'] == pytest.approx(result['validation_loss'])
     with pytest.raises(towers.UsageError, match='no checkpoint'):
       session.restore(str(tmp_path / 'none'))
+    with pytest.raises(towers.UsageError, match='best_metric=f1: validation measures accuracy, lo'):
+      session.restore(folder, best=True, best_metric='f1')
   found = towers.evaluate(folder, model, (FEATURES, LABELS), num_towers=3, batch_size=5,
                           device='cpu')
   assert found['accuracy'] == pytest.approx(best[0])

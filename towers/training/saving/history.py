@@ -106,9 +106,11 @@ class History:
     return seal(dict(validations=self._validations, rollbacks=self._rollbacks,
                      metric=self.metric)) + '\n'
 
-  def check_metric(self, names: Sequence[str]) -> None:
-    """Raises a UsageError if validation does not measure the metric of the best."""
-    if self.metric not in names:
+  def check_metric(self, names: Sequence[str] = ()) -> None:
+    """Raises a UsageError if validation does not measure, or did not, the metric of the best."""
+    names = names or sorted({name for validation in self._validations for name in validation
+                             if name != 'step'})
+    if names and self.metric not in names:
       raise UsageError(f"best_metric={self.metric}: validation measures {', '.join(names)}; choose "
                        "one of these.")
 

@@ -26,6 +26,7 @@ def find_best(folder: str, metric: Optional[str]) -> int:
     raise UsageError(f'checkpoint_dir={folder} {problem}: give the folder of a run that has saved.')
   history = History(metric=metric)
   history.read(folder, sys.maxsize)
+  history.check_metric()
   return next(step for step in history.best_first() + steps if step in steps)
 
 
