@@ -141,8 +141,7 @@ class Progress:
       self._on_first_step()
       self._begin(step)
     else:
-      self._pace = Pace(step, self._pace.seconds + now - self._mark,
-                        self._metrics.input_wait_seconds)
+      self._pace = Pace(step, self._pace.seconds + now - self._mark, self._pace.waited)
     self._mark = now
     for callback in self.callbacks:
       callback.step(step=step, loss=loss, train_seconds=self._pace.seconds)
@@ -151,6 +150,8 @@ class Progress:
       self._next_show = now + (
           _SECONDS_BETWEEN_DRAWINGS_IN_A_CELL if self._is_cell else
           _SECONDS_BETWEEN_DRAWINGS if self._draws else _SECONDS_BETWEEN_LINES)
+      # Not after every step: it adds up what the metrics have kept.
+      self._pace = self._pace._replace(waited=self._metrics.input_wait_seconds)
       self._show(now, loss)
       self._shown = self._pace
 
@@ -218,7 +219,8 @@ class Progress:
   @property
   def input_wait(self) -> Optional[float]:
     """The share of training time that towers waited for input, 0 to 1; None as for the speed."""
-    return self._pace.wait_since(self._began)
+    pace = self._pace._replace(waited=self._metrics.input_wait_seconds)
+    return pace.wait_since(self._began)
 
   def _show(self, now, loss):
     facts = self._list_facts(now, loss)
