@@ -58,11 +58,12 @@ class MetricSamples(Callback):
     if step <= self._last_step:  # It updated nothing.
       return
     self._last_step = step
-    pace = Pace(step, train_seconds, self._steps.metrics.input_wait_seconds)
-    self._mark = self._mark or pace
     is_due, is_next_due = self._every.is_due(step), self._every.is_due(step + 1)
-    if is_due:
-      self._sample(pace, loss)
+    if is_due or self._mark is None:  # Not after every step, see `Progress.step`.
+      pace = Pace(step, train_seconds, self._steps.metrics.input_wait_seconds)
+      self._mark = self._mark or pace
+      if is_due:
+        self._sample(pace, loss)
     if is_due or is_next_due:
       self._steps.calls.measure_update(is_next_due)
 

@@ -16,10 +16,7 @@ from towers.warm_start.parts import Part, Tensor, find_part
 
 
 def find_best(folder: str, metric: Optional[str]) -> int:
-  """Returns the step of the best checkpoint in a folder, or the newest without validations.
-
-  The `metric` of the best is None for that of the run.
-  """
+  """Returns a folder's best step by a metric (None: the run's), the newest without validations."""
   steps = list_steps(folder)
   if not steps:
     problem = 'has no checkpoint' if os.path.isdir(folder) else 'does not exist'
