@@ -127,8 +127,8 @@ class Progress:
     self._next_show = float('-inf')
 
     self.first_step_at: Optional[float] = None
-    # Of the last step, the last one that is not timed, and the last line.
-    self._pace = self._began = self._shown = Pace(steps.step, 0.0, 0.0)
+    self._step, self._seconds = steps.step, 0.0
+    self._began = self._shown = self._pace  # The last step that is not timed, and the last line.
     self._mark = 0.0  # The end of the last step or pause, from which training time counts.
     self._paused_seconds = self.longest_pause = 0.0
 
@@ -136,22 +136,19 @@ class Progress:
     """Counts a step, and shows it when a line is due."""
     now = self._clock()
     if self.first_step_at is None:
-      # The first step includes set-up, so the speed counts from the second one.
       self.first_step_at = now
       self._on_first_step()
-      self._begin(step)
+      self._begin(step)  # It includes set-up, so the speed counts from the second one.
     else:
-      self._pace = Pace(step, self._pace.seconds + now - self._mark, self._pace.waited)
-    self._mark = now
+      self._seconds += now - self._mark
+    self._step, self._mark = step, now
     for callback in self.callbacks:
-      callback.step(step=step, loss=loss, train_seconds=self._pace.seconds)
+      callback.step(step=step, loss=loss, train_seconds=self._seconds)
 
     if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
       self._next_show = now + (
           _SECONDS_BETWEEN_DRAWINGS_IN_A_CELL if self._is_cell else
           _SECONDS_BETWEEN_DRAWINGS if self._draws else _SECONDS_BETWEEN_LINES)
-      # Not after every step: it adds up what the metrics have kept.
-      self._pace = self._pace._replace(waited=self._metrics.input_wait_seconds)
       self._show(now, loss)
       self._shown = self._pace
 
@@ -188,7 +185,13 @@ class Progress:
 
   def _begin(self, step):
     """Lets the speed count from a step on."""
-    self._pace = self._began = self._shown = Pace(step, 0.0, self._metrics.input_wait_seconds)
+    self._step, self._seconds = step, 0.0
+    self._began = self._shown = self._pace
+
+  @property
+  def _pace(self):
+    """Now; not to be read after every step, for it adds up what the metrics have kept."""
+    return Pace(self._step, self._seconds, self._metrics.input_wait_seconds)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -214,20 +217,19 @@ class Progress:
 
   def seconds_per_step(self) -> float:
     """Returns the seconds of a mean step, or 0 before any was timed."""
-    return self._pace.seconds / max(1, self._pace.step - self._began.step)
+    return self._seconds / max(1, self._step - self._began.step)
 
   @property
   def input_wait(self) -> Optional[float]:
     """The share of training time that towers waited for input, 0 to 1; None as for the speed."""
-    pace = self._pace._replace(waited=self._metrics.input_wait_seconds)
-    return pace.wait_since(self._began)
+    return self._pace.wait_since(self._began)
 
   def _show(self, now, loss):
     facts = self._list_facts(now, loss)
     if self._draws:
       line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
       with self._lock:
-        clear, is_last = self._erase(), self._pace.step == self._total_steps
+        clear, is_last = self._erase(), self._step == self._total_steps
         self._drawn = '' if is_last else line
         write(clear + line + ('\n' if is_last else ''), self._stream)
     else:
@@ -239,7 +241,7 @@ class Progress:
     return f"\r{' ' * len(self._drawn)}\r" if self._is_cell else '\r\x1b[K'
 
   def _list_facts(self, now, loss):
-    step = self._pace.step
+    step, pace = self._step, self._pace
     facts = {'epoch': f'epoch {self._plan.position(step - 1)[0] + 1}/{self._total_epochs}',
              'step': f'step {step:,}/{self._total_steps:,}',
              'loss': f'loss {loss:.4f}'}
@@ -251,10 +253,10 @@ class Progress:
     rate = self._steps.learning_rate()
     if not math.isnan(rate):  # Some optimizers hide theirs.
       facts['rate'] = f'rate {rate:.3g}'
-    speed = self._pace.speed_since(self._shown, self._plan)
+    speed = pace.speed_since(self._shown, self._plan)
     if speed:
       facts['speed'] = f'{speed:,.0f} examples/s'
-    waited = self._pace.wait_since(self._shown)
+    waited = pace.wait_since(self._shown)
     if waited and waited >= _SHOWN_WAIT:
       facts['wait'] = f'waits {waited:.0%}'
     if self._began.step < step < self._total_steps:
@@ -271,7 +273,7 @@ class Progress:
       tail = '  '.join(fact for name, fact in facts.items() if name != 'epoch')
       room = min(_LONGEST_BAR, columns - len(head) - len(tail) - (2 if head else 1))
       if room >= _SHORTEST_BAR:
-        done = round(room * self._pace.step / self._total_steps)
+        done = round(room * self._step / self._total_steps)
         full, empty = self._bar_characters
         return ' '.join(([head] if head else []) + [full * done + empty * (room - done), tail])
       line = head + ' ' * bool(head) + tail
