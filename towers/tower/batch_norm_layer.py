@@ -21,7 +21,6 @@ that, so the layer is made of sums over all towers (see `all_towers`):
 """
 
 import contextlib
-import functools
 import re
 from typing import Iterator, List, Sequence, Union
 
@@ -85,8 +84,7 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
   epsilon = max(epsilon, _MIN_EPSILON)
 
   def get(name, first, **settings):
-    return tf.get_variable(name, [channels], tf.float32, **settings,
-                           initializer=functools.partial(_constant, first))
+    return tf.get_variable(name, [channels], tf.float32, tf.constant_initializer(first), **settings)
 
   with tf.variable_scope(name):
     offset = get('offset', 0)
@@ -125,18 +123,18 @@ def _move_averages(variables, averages, moments, momentum):
     moment = tf.identity(moment, name=name)
     tf.add_to_collection(BATCH_MOMENTS, moment)
     with tf.device(variable.device):
-      share = _constant(1 - momentum, [], place=moment.name.split('/')[0] + variable.device)
+      share = _share_constant(1 - momentum, moment.name.split('/')[0] + variable.device)
       moved = tf.raw_ops.Mul(x=share, y=tf.raw_ops.Sub(x=old, y=moment))
       update = variable.assign_sub(moved, read_value=False)
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
 
 
-def _constant(value, shape, dtype=tf.float32, partition_info=None, place=''):
-  """Returns a constant, for `get_variable` too, that all layers share: deep nets have hundreds."""
+def _share_constant(value, place):
+  """Returns a constant that all layers of a place share: deep nets have hundreds."""
   with tf.init_scope():
-    made = tf.get_collection_ref(f'batch_norm_{value}_{shape}_{dtype.name}_{place}')
+    made = tf.get_collection_ref(f'batch_norm_{value}_{place}')
     if not made:
-      made.append(tf.constant(value, dtype, shape))
+      made.append(tf.constant(value))
   return made[0]
 
 
