@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Tuple
 
 from tensorflow_v1 import tf
-from tests.harness.in_process_cluster import find_ports
+from tests.harness.in_process_cluster import NUM_THREADS, find_ports
 
 _BYTES = 1 << 16
 
@@ -28,9 +28,8 @@ class CountedLinks:
     """Starts a worker's server; returns the target of its sessions."""
     addresses = []
     for other, port in enumerate(self._ports):
-      if other != rank:
-        port = self._listen(rank, other)
-      addresses.append(f'127.0.0.1:{port}')
+      addresses.append(f'127.0.0.1:{port if other == rank else self._listen(rank, other)}')
+    config.inter_op_parallelism_threads = NUM_THREADS  # Of the process, as the first server says.
     self._servers[rank] = tf.train.Server({'worker': addresses}, job_name='worker',
                                           task_index=rank, config=config)
     return self._servers[rank].target

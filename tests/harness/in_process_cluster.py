@@ -10,7 +10,7 @@ from tensorflow_v1 import tf
 from tests.harness.small import Run
 
 SECONDS_TO_ANSWER = 60
-_NUM_THREADS = 16
+NUM_THREADS = 16
 
 
 def find_ports(count):
@@ -48,7 +48,7 @@ class InProcessCluster:
   def __init__(self, *, num_workers, **settings):
     def serve(rank, config):
       # All servers of a process share its threads, and an iterator that starts anew blocks one.
-      config.inter_op_parallelism_threads = _NUM_THREADS
+      config.inter_op_parallelism_threads = NUM_THREADS
       if rank == 0:
         common = tf.ConfigProto()
         common.CopyFrom(config)
