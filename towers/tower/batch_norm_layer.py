@@ -21,7 +21,6 @@ that, so the layer is made of sums over all towers (see `all_towers`):
 """
 
 import contextlib
-import functools
 import re
 from typing import Iterator, List, Sequence, Union
 
@@ -83,21 +82,19 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
   # Sums, moments and variables are float32, whatever the dtype of x.
   channels = x.shape.as_list()[1 if data_format == 'NCHW' else -1]
   epsilon = max(epsilon, _MIN_EPSILON)
-  # One for two variables, to save ops. Of more, a restore would start each in a run of its own.
-  initial = functools.lru_cache(None)(lambda value, *shape: tf.constant(value, tf.float32, shape))
 
   def get(name, first, **settings):
-    return tf.get_variable(name, [channels], tf.float32, lambda shape, **_: initial(first, *shape),
-                           **settings)
+    return tf.get_variable(name, [channels], tf.float32, tf.constant_initializer(first), **settings)
 
   with tf.variable_scope(name):
+    offset = get('offset', 0)
     # Read here: a read inside of a branch has the device of neither the variable nor the tower.
-    offset = tf.convert_to_tensor(get('offset', 0))
-    gain = tf.convert_to_tensor(get('scale', 1) if scale else tf.ones([channels]))
+    factor = tf.convert_to_tensor(get('scale', 1) if scale else tf.ones([channels]))
     moving = [get('moving_mean', 0, trainable=False), get('moving_variance', 1, trainable=False)]
     averages = list(map(tf.convert_to_tensor, moving))
     is_fused = x.shape.ndims == 4 and not joins_norms() and x.dtype != tf.float64
-    kernel = _Kernel(x if is_fused else tf.cast(x, tf.float32), gain, offset, epsilon, data_format)
+    kernel = _Kernel(x if is_fused else tf.cast(x, tf.float32), factor,
+                     tf.convert_to_tensor(offset), epsilon, data_format)
     if not is_fused:
       y, *moments = kernel.by_sums(averages, is_training)
       y = tf.cast(y, x.dtype)
@@ -121,8 +118,9 @@ def _is_compiled(x):
 
 
 def _move_averages(variables, averages, moments, momentum):
-  for name, variable, old, moment in zip(('mean', 'variance'), variables, averages, moments):
-    moment = tf.identity(moment, name='batch_' + name)
+  names = ('batch_mean', 'batch_variance')
+  for variable, old, moment, name in zip(variables, averages, moments, names):
+    moment = tf.identity(moment, name=name)
     tf.add_to_collection(BATCH_MOMENTS, moment)
     with tf.device(variable.device):
       share = _share_constant(1 - momentum, moment.name.split('/')[0] + variable.device)
@@ -143,9 +141,9 @@ def _share_constant(value, place):
 class _Kernel:
   """What normalises x; all methods return the normalised tensor, mean and variance."""
 
-  def __init__(self, x, gain, offset, epsilon, data_format):
+  def __init__(self, x, factor, offset, epsilon, data_format):
     self._x = x
-    self._settings = dict(scale=gain, offset=offset, epsilon=epsilon, data_format=data_format)
+    self._settings = dict(scale=factor, offset=offset, epsilon=epsilon, data_format=data_format)
 
   def by_batch(self, x=None) -> Sequence[Tensor]:
     return self._fuse(x, [tf.constant([], tf.float32)] * 2, is_training=True)
@@ -271,19 +269,19 @@ def _pass_to_input(op, _, gradient):
 def _differentiate_either(op, gradient, *_):
   """Returns the gradients of x, scale and offset, whichever kernel has run."""
   x, is_training = op.inputs[0].op.inputs
-  gain, offset = op.inputs[1:3]
+  factor, offset = op.inputs[1:3]
   settings = dict(epsilon=op.get_attr('epsilon'), data_format=op.get_attr('data_format').decode())
 
   def by_batch():
     return list(tf.raw_ops.FusedBatchNormGradV3(
-        y_backprop=gradient, x=x, scale=gain, is_training=True, **settings,
+        y_backprop=gradient, x=x, scale=factor, is_training=True, **settings,
         **{f'reserve_space_{place}': op.outputs[place + 2] for place in (1, 2, 3)})[:3])
 
   def by_averages():
     [merge] = [reader for reader in op.outputs[0].consumers() if is_choice(reader)]
-    kernel = _Kernel(x, gain, offset, **settings)
+    kernel = _Kernel(x, factor, offset, **settings)
     return tf.gradients(kernel.by_averages(merge.inputs[0].op.inputs[3:5])[0],
-                        [x, gain, offset], gradient)
+                        [x, factor, offset], gradient)
 
   if _trains[-1]:
     return [*by_batch(), None, None]
