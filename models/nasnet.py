@@ -26,7 +26,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 
 from tensorflow_v1 import tf
 
-from .layers import Layers, dense
+from .layers import Layers, dense, he_normal
 
 # Each side of a block's sum: (operation, size of its kernel, what it is applied to).
 _Operation = Tuple[str, int, str]
@@ -199,9 +199,8 @@ class _Net(NamedTuple):
       return self._norm(self.layers.separable_conv(x, channels, size, name='conv2'), 'norm2')
 
   def _conv(self, x, channels, size, **settings):
-    return self.layers.conv(
-        x, channels, size, activation=None, has_biases=False,
-        initializer=tf.variance_scaling_initializer(scale=2.0, mode='fan_out'), **settings)
+    return self.layers.conv(x, channels, size, activation=None, has_biases=False,
+                            initializer=he_normal('fan_out'), **settings)
 
   def _norm(self, x, name):
     return self.layers.batch_norm(x, name=name, momentum=self.variant.momentum,

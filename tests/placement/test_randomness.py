@@ -2,11 +2,13 @@
 
 import importlib
 import random
+import types
 
 import numpy as np
 import pytest
 
 import towers
+from models.layers import he_normal
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
@@ -42,8 +44,7 @@ DRAWS = dict(
     shuffled=lambda shape: tf.reshape(tf.random.shuffle(tf.range(24.0)), shape),
     stateless_uniform=lambda shape: tf.random.stateless_uniform(shape, python_seed()),
     stateless_normal=lambda shape: tf.random.stateless_normal(shape, python_seed()),
-    stateless_truncated_normal=lambda shape: tf.random.stateless_truncated_normal(
-        shape, python_seed()),
+    stateless_truncated=lambda shape: tf.random.stateless_truncated_normal(shape, python_seed()),
     stateless_integers=lambda shape: tf.cast(tf.random.stateless_uniform(
         shape, python_seed(), maxval=1000, dtype=tf.int64), tf.float32),
     stateless_categorical=lambda shape: tf.cast(tf.random.stateless_categorical(
@@ -89,7 +90,7 @@ def test_initial_values_depend_on_the_seed_and_the_name_whatever_draws_them():
 def test_draws_keep_their_distribution():
   values = start(DRAWS)
   assert values['stateless_uniform'].min() >= 0 and values['stateless_uniform'].max() < 1
-  assert np.abs(values['stateless_truncated_normal']).max() <= 2
+  assert np.abs(values['stateless_truncated']).max() <= 2
   np.testing.assert_allclose(values['Orthogonal'].T @ values['Orthogonal'], np.eye(4), atol=1e-5)
   alone = start({'normal': lambda shape: tf.random.stateless_normal(shape, [1, 2])})['normal']
   twice = start({'normal': lambda shape: same_seed_twice(shape)})['normal']
@@ -101,19 +102,21 @@ def test_draws_keep_their_distribution():
 
 
 def test_a_variable_that_starts_from_another_ones_value_leaves_that_as_it_is():
-  def build(second):
-    with tf.Graph().as_default(), tf.Session() as session:
-      store = towers.build_variable_store(devices=['/device:CPU:0'], seed=5)
-      with tf.variable_creator_scope(store.creator):
-        first = tf.Variable(lambda: tf.random.normal([4]), name='first')
-        if second:
-          tf.Variable(2 * first.initial_value, name='second')
-      session.run(tf.global_variables_initializer())
-      return session.run(list(store.made.values()))
+  draws = {'first': tf.random.normal}
+  alone = start(draws)['first']
+  both = start({**draws, 'second': lambda _: 2 * tf.global_variables()[0].initial_value})
+  np.testing.assert_array_equal(both['first'], alone)
+  np.testing.assert_array_equal(both['second'], 2 * alone)
 
-  first, second = build(True)
-  np.testing.assert_array_equal(first, build(False)[0])
-  np.testing.assert_array_equal(second, 2 * first)
+
+@pytest.mark.parametrize('sizes, whole', [([], None), ([3, 5], None), ([3, 5], [3, 5, 12, 8])])
+@pytest.mark.parametrize('mode', ['fan_in', 'fan_out'])
+def test_he_normal_draws_what_tensorflow_draws(mode, sizes, whole):
+  whole = whole and types.SimpleNamespace(full_shape=whole)  # What a partitioner divides.
+  ours, theirs = (
+      start({'kernel': lambda shape, make=make: make(sizes + shape, tf.float32, whole)})['kernel']
+      for make in (he_normal(mode), tf.variance_scaling_initializer(2.0, mode)))
+  np.testing.assert_array_equal(ours, theirs)
 
 
 def of_initializer_objects(batch, is_training):
@@ -144,13 +147,11 @@ def draw_in_function(shape):
 
 
 def draw_stateless_in_function(shape):
-  inner = V2.function(lambda: tf.random.stateless_normal(shape, python_seed()))
-  return V2.function(lambda: inner())()
+  return V2.function(V2.function(lambda: tf.random.stateless_normal(shape, python_seed())))()
 
 
 def draw_by_generator(shape):
-  """Draws by one generator for the whole graph."""
-  made = tf.get_collection_ref(MADE)
+  made = tf.get_collection_ref(MADE)  # The generator of the whole graph.
   if not made:
     made.append(V2.random.experimental.Generator.from_seed(3))
   return made[0].normal(shape)

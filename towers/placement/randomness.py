@@ -13,7 +13,7 @@ all towers share.
 
 import hashlib
 import re
-from typing import Any, Collection, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Set, Tuple
 
 import numpy as np
 
@@ -59,11 +59,10 @@ def find_random_ops(value: Tensor) -> List[Operation]:
   return random
 
 
-def seed_initial_value(value: Tensor, seed: int, name: str,
-                       seeded: Collection[Operation] = ()) -> None:
+def seed_initial_value(value: Tensor, seed: int, name: str, seeded: Set[Operation]) -> None:
   """Seeds all random ops that an initial value is computed from by (seed, name of its variable).
 
-  The ops `seeded` stay as they are, since an earlier variable's initial value draws by them.
+  Those in `seeded`, which the others join, draw for an earlier variable and stay as they are.
 
   Raises:
     UsageError: a generator or a function draws; names the op and the variable.
@@ -72,6 +71,7 @@ def seed_initial_value(value: Tensor, seed: int, name: str,
   for index, op in enumerate(find_random_ops(value)):
     if op in seeded:
       continue
+    seeded.add(op)
     unseedable = find_unseedable(op)
     if unseedable:
       raise UsageError(

@@ -18,7 +18,7 @@ import copy
 import re
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from tensorflow_v1 import Operation, Tensor, Variable, tf
+from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError, check_choice, check_same_number, format_lines
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
@@ -105,7 +105,7 @@ class VariableStore:
       name = variable.op.name
     self.made[name] = variable
     self._bytes_on[device] += size_of(variable)
-    self.seed_value(variable.initial_value, name)
+    seed_initial_value(variable.initial_value, self.seed, name, self.initial_ops)
 
     # Of an untrained variable, such as a moving average: one tower changes it for all.
     if variable.trainable:
@@ -121,11 +121,6 @@ class VariableStore:
     """
     self._asked[name] = self._asked.get(name, -1) + 1
     return f'{name}_{self._asked[name]}' if self._asked[name] else name
-
-  def seed_value(self, value: Tensor, name: str) -> None:
-    """Seeds the initial value of a variable by its name."""
-    seed_initial_value(value, self.seed, name, self.initial_ops)
-    self.initial_ops.update(find_random_ops(value))
 
 
 def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
@@ -150,7 +145,7 @@ def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> Non
     value = variable.initial_value
     # A variable of an imported graph has no known initial value.
     if variable.op.name not in store.made and isinstance(value, tf.Tensor):
-      store.seed_value(value, variable.op.name)
+      seed_initial_value(value, store.seed, variable.op.name, store.initial_ops)
 
 
 def freeze_variables(patterns: Sequence[str]) -> None:
