@@ -33,7 +33,7 @@ def he_normal(mode='fan_in'):
   It draws what `tf.variance_scaling_initializer` draws, but in four ops, not six.
   """
   def draw(shape, dtype=tf.float32, partition_info=None):
-    *sizes, num_in, num_out = shape if partition_info is None else partition_info.full_shape
+    *sizes, num_in, num_out = map(int, partition_info.full_shape if partition_info else shape)
     fan = tf.TensorShape(sizes).num_elements() * (num_in if mode == 'fan_in' else num_out)
     # Cut off at twice its standard deviation, a normal distribution has less than that.
     stddev = math.sqrt(2 / fan) / 0.87962566103423978
@@ -59,7 +59,8 @@ def dense(inputs, units, *, name, activation=None, initializer=None, bias=0.0):
   if initializer is None:
     initializer = he_normal() if activation is tf.nn.relu else glorot_uniform()
   with tf.variable_scope(name):
-    weights = tf.get_variable('weights', [inputs.shape[-1], units], initializer=initializer)
+    weights = tf.get_variable('weights', [inputs.shape.as_list()[-1], units],
+                              initializer=initializer)
     biases = tf.get_variable('biases', [units], initializer=tf.constant_initializer(bias))
     outputs = tf.nn.bias_add(tf.matmul(inputs, weights), biases)
     return outputs if activation is None else activation(outputs)
@@ -138,9 +139,8 @@ class Layers(NamedTuple):
 
   def max_pool(self, x, size=2, stride: Optional[int] = None, padding='SAME'):
     """The largest value of each square of `size` pixels, every `stride` pixels (default `size`)."""
-    strides = self._at_positions(stride or size)
-    return tf.nn.max_pool(x, ksize=self._at_positions(size), strides=strides, padding=padding,
-                          data_format=self.data_format)
+    return tf.nn.max_pool(x, self._at_positions(size), self._at_positions(stride or size), padding,
+                          self.data_format)
 
   def average_pool(self, x, size, stride, padding='SAME'):
     """The mean of each square of `size` pixels, every `stride` pixels, without the padding."""
