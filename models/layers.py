@@ -35,9 +35,10 @@ def he_normal(mode='fan_in'):
   def draw(shape, dtype=tf.float32, partition_info=None):
     *sizes, num_in, num_out = map(int, partition_info.full_shape if partition_info else shape)
     fan = tf.TensorShape(sizes).num_elements() * (num_in if mode == 'fan_in' else num_out)
+    seed, seed2 = tf.get_seed(None)
+    drawn = tf.raw_ops.TruncatedNormal(shape=shape, dtype=dtype, seed=seed, seed2=seed2)
     # Cut off at twice its standard deviation, a normal distribution has less than that.
-    stddev = math.sqrt(2 / fan) / 0.87962566103423978
-    return tf.raw_ops.Mul(x=tf.raw_ops.TruncatedNormal(shape=shape, dtype=dtype), y=stddev)
+    return tf.raw_ops.Mul(x=drawn, y=math.sqrt(2 / fan) / 0.87962566103423978)
   return draw
 
 
@@ -89,8 +90,7 @@ class Layers(NamedTuple):
     """
     dtype = tf.get_variable_scope().dtype
     if images.dtype not in (dtype, tf.uint8):
-      raise TypeError(f'images are {images.dtype.name}; models take uint8 (0 ... 255) or '
-                      f'{dtype.name}')
+      raise TypeError(f'images are {images.dtype.name}; models take uint8 (0-255) or {dtype.name}')
     x = images if self.data_format == 'NHWC' else tf.transpose(images, [0, 3, 1, 2])
     return x if x.dtype == dtype else tf.cast(tf.cast(x, tf.float32) * (1 / 255), dtype)
 

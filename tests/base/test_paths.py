@@ -12,8 +12,7 @@ from towers.base.usage_error import UsageError
 
 @pytest.mark.parametrize('path', [
     'hdfs://nn/x', 'gs://bucket/run', 's3://bucket', 'viewfs:///x', 'HDFS://nn/x',
-    'svn+ssh://host/x', b'gs://bucket/x',
-    pathlib.PurePosixPath('gs://bucket/run')])
+    'svn+ssh://host/x', b'gs://bucket/x', pathlib.PurePosixPath('gs://bucket/run')])
 def test_a_path_with_a_scheme_is_refused(path):
   with pytest.raises(UsageError) as error:
     check_local_path('summary_dir', path)
@@ -31,8 +30,7 @@ def test_a_file_url_is_refused_with_its_path(url):
 
 @pytest.mark.parametrize('path', [
     'runs/a', '/runs/a', '', '.', 'C:\\x', 'C:/x', 'c://x', '//server/share', '12:/x',
-    'runs/hdfs://x', './hdfs:/x',
-    'a:b', 'step:3', b'runs', pathlib.Path('/runs')])
+    'runs/hdfs://x', './hdfs:/x', 'a:b', 'step:3', b'runs', pathlib.Path('/runs')])
 def test_any_other_path_is_left_alone(path):
   check_local_path('summary_dir', path)
 

@@ -117,6 +117,9 @@ def test_he_normal_draws_what_tensorflow_draws(mode, sizes, whole):
       start({'kernel': lambda shape, make=make: make(sizes + shape, tf.float32, whole)})['kernel']
       for make in (he_normal(mode), tf.variance_scaling_initializer(2.0, mode)))
   np.testing.assert_array_equal(ours, theirs)
+  with tf.Graph().as_default():  # Of a program of one's own, by its seed.
+    tf.set_random_seed(3)
+    assert he_normal(mode)([2, 2]).op.inputs[0].op.get_attr('seed') == 3
 
 
 def of_initializer_objects(batch, is_training):
