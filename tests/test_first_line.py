@@ -125,7 +125,8 @@ class Own(towers.Callback):
      'called with (step, loss): write callbacks=[lambda step, loss: …].'),
     (None, dict(epoch=3), 'towers.train has no argument epoch: did you mean epochs?'),
     (None, dict(batch_size=3), 'towers.train has no argument batch_size: give batch_size to '
-     'towers.Program.')])
+     'towers.Program.'),
+    (model, dict(train=EXAMPLES), 'has no argument train: give train to towers.Program.')])
 def test_a_training_of_something_else_is_refused_with_the_line_to_write(program, settings, message):
   with pytest.raises(towers.UsageError) as caught:
     towers.train(program or build(), steps=1, **settings)

@@ -50,6 +50,8 @@ def with_known_names(of: str) -> Callable[[_Function], _Function]:
 def _find_meant(of, name, known):
   """Returns what to do about a name that a function does not take."""
   setting = SETTINGS.get(name)
+  if of == 'run' and name in ('train', 'validation'):  # Which are no flags.
+    return f': give {name} to towers.Program.'
   if setting is None:
     meant = find_meant(name, known)
     return f": did you mean {' or '.join(meant)}?" if meant else '.'
@@ -110,8 +112,9 @@ def check_optimizer(optimizer: Any) -> None:
     if type(steps) is not int or steps < 1:
       raise UsageError(f'towers.Every got {steps!r} steps: give a whole number above 0, as in '
                        'towers.Every(5, tf.train.AdamOptimizer(1e-4)).')
-    if isinstance(one, Optimizer) or (callable(one) and not _is_of_keras(one)):
-      kind = one if isinstance(one, type) else type(one)
+    kind = one if isinstance(one, type) else type(one)
+    is_of_keras = any(_IN_KERAS.search(base.__module__) for base in kind.__mro__)
+    if isinstance(one, Optimizer) or (callable(one) and not is_of_keras):
       for method in ('compute_gradients', 'minimize'):
         if not getattr(kind, method, Optimizer.minimize).__module__.startswith('tensorflow'):
           logging.getLogger('towers').warning(
@@ -122,11 +125,6 @@ def check_optimizer(optimizer: Any) -> None:
     raise UsageError(f'optimizer is {describe(one)}, and towers.Program takes a '
                      'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or another '
                      'of tf.train, or a function that makes one from the learning rate.')
-
-
-def _is_of_keras(thing):
-  kind = thing if isinstance(thing, type) else type(thing)
-  return any(_IN_KERAS.search(base.__module__) for base in kind.__mro__)
 
 
 def describe(given: Any) -> str:
