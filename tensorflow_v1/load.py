@@ -91,8 +91,9 @@ def _without_the_unused() -> Iterator[None]:
 _distributions = find_distributions(sys.path)
 _tensorflow = find_tensorflow(_distributions)
 IS_1 = _tensorflow is not None and _tensorflow.numbers < (2, 0)
-_notice = check_environment(sys.version_info[:2], _distributions,
-                            importlib.util.find_spec('tensorflow') is not None)
+# 1.14 that a program has imported before has no spec, and to look for one would be an error.
+_is_there = bool(sys.modules.get('tensorflow') or importlib.util.find_spec('tensorflow'))
+_notice = check_environment(sys.version_info[:2], _distributions, _is_there)
 if _notice:
   write_line(_notice, sys.stderr)
 
@@ -123,6 +124,7 @@ with uncollected(), default_signals(), contextlib.ExitStack() as _quiet:
   if os.environ['TF_CPP_MIN_LOG_LEVEL'] not in ('0', '1') and not IS_1:
     _quiet.enter_context(_without_load_notices())
   import tensorflow.compat.v1 as tf
+  from tensorflow.python.compat import v2_compat
   from tensorflow.python.ops.data_flow_ops import StagingArea
   from tensorflow.python.util import deprecation
 
@@ -130,8 +132,11 @@ with uncollected(), default_signals(), contextlib.ExitStack() as _quiet:
 deprecation._PRINT_DEPRECATION_WARNINGS = False
 logging.getLogger('tensorflow').setLevel(logging.WARNING)
 tf.disable_v2_behavior()
-# Makes each get_variable a resource variable, since ref variables race on CPU devices.
+# Makes each get_variable a resource variable, since ref variables race on CPU devices; also where
+# a program calls `tf.disable_v2_behavior()` after this, which would turn them off again.
 tf.enable_resource_variables()
+_toggles = v2_compat.variable_scope if IS_1 else v2_compat.resource_variables_toggle
+_toggles.disable_resource_variables = tf.enable_resource_variables
 
 
 def load_keras() -> Any:

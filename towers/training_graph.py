@@ -29,7 +29,12 @@ from towers.placement.devices import build_devices, compiles
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
-from towers.placement.variables import build_variable_store, choose_placement, format_variables
+from towers.placement.variables import (
+    build_variable_store,
+    check_made_before,
+    choose_placement,
+    format_variables,
+)
 from towers.placement.workers import Workers
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
@@ -143,6 +148,7 @@ class TrainingGraph:
                        'two would share counters and variables: build the second one in a graph '
                        'of its own, `with tf.Graph().as_default():`.')
     tf.add_to_collection(_COLLECTION, True)
+    check_made_before(tf.global_variables())
     if given.validation_tower and self.validation_examples is None:
       raise UsageError('validation_tower has nothing to measure: give validation examples too.')
     if given.validation_tower and len(self.devices.names) < 2:

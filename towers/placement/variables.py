@@ -23,7 +23,7 @@ from towers.base.usage_error import UsageError, check_choice, check_same_number,
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 from towers.placement.packing import size_of
-from towers.placement.patterns import choose_all, list_patterns
+from towers.placement.patterns import choose_all, list_patterns, shorten
 from towers.placement.randomness import find_random_ops, seed_initial_value
 from towers.placement.replicas import make_replica
 
@@ -137,6 +137,15 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   check_devices(devices)
   check_choice('variables', placement, PLACEMENTS)
   return VariableStore(devices, placement, seed, rank)
+
+
+def check_made_before(variables: Sequence[Variable]) -> None:
+  """Refuses variables that were made before the program unless they are resource variables."""
+  refs = [variable.op.name for variable in variables if variable.dtype._is_ref_dtype]
+  if refs:
+    raise UsageError(f'{shorten(refs)}: made before the program as ref variables, which one tower '
+                     'reads while another writes. Write tf.enable_resource_variables() before the '
+                     'first variable, and after tf.disable_v2_behavior().')
 
 
 def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> None:
