@@ -199,7 +199,7 @@ class Run:
 
   def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None,
                validation=None, validates=False, model=model, shuffle=False, validation_tower=False,
-               rank=0, num_workers=1, serve=None, **settings):
+               rank=0, num_workers=1, serve=None, make_model=None, **settings):
     """Opens the program, by default on 13 random examples.
 
     Args:
@@ -208,6 +208,7 @@ class Run:
       validates: whether it validates by the switch, which costs a third of the graph, as it does
         where `validation` is given; with `validation_tower` the last tower validates.
       serve: for one of several workers, returns the target for a session's config.
+      make_model: returns the model, whose variables it makes before the program; None for `model`.
       **settings: of Config.
     """
     settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
@@ -221,6 +222,7 @@ class Run:
                        image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)
     self.graph = tf.Graph()
     with self.graph.as_default():
+      model = make_model() if make_model else model
       workers = towers.Workers(num_workers, rank)
       self.program = build_configured(config, model, data_set, workers)
       if config.keeps_curves:

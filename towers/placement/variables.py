@@ -10,7 +10,8 @@ creator, which decides all of this in one place:
   replicated  a replica of all weights on every tower's device: no read crosses a link
               (see `replicas`)
 
-A name has no tower in it, so that checkpoints fit any number of towers.
+A variable from before the program, as of a Keras layer, stays where it is, one for all towers. A
+name has no tower in it, so that checkpoints fit any number of towers.
 """
 
 import contextlib

@@ -37,7 +37,8 @@ class ReducedGradients(NamedTuple):
       other metrics, and last the number of examples, unless that is an int; None where the model
       returns a loss alone.
     mean_weight: the mean over the examples of their weights, a float32 scalar; None without.
-    replicas: for each later tower the same gradients on its device, with its replicas.
+    replicas: for each later tower the same gradients on its device, with its replicas, and with the
+      variable itself where that has none.
     all_reduce: of the gradients of all replicas and workers, or None.
     row_slots: in which several workers share the rows of each sparse gradient.
     votes: of several workers, see `all_reduce`; or None.
@@ -68,6 +69,16 @@ class ReducedGradients(NamedTuple):
     return self.metrics is not None and (
         any(part is loss for part in self.metrics.op.inputs for loss in losses) or
         any(part is self.metrics for part in op.inputs))
+
+  def list_pairs(self, indices: Sequence[int]) -> List[Tuple[Gradient, Variable]]:
+    """Returns (gradient, variable) of those at the indices, each variable and replica once.
+
+    One that was made before the program has no replicas, and is among those of every tower.
+    """
+    firsts = [self.gradients[index] for index in indices]
+    return firsts + [
+        replica[index] for replica in self.replicas for index, (_, first) in zip(indices, firsts)
+        if replica[index][1] is not first]
 
   def map_gradients(self, change: Callable[[Gradient, Variable], Gradient]) -> 'ReducedGradients':
     """Returns the same with `change(gradient, variable)`, on the variable's device, of each."""

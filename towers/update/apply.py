@@ -118,8 +118,7 @@ def _apply_gradients(reduced, groups, before, gate=None, beside=()):
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
     applied = list(beside)
     for (optimizer, _, every, _), indices in groups:
-      pairs = [gradients[index] for gradients in [reduced.gradients, *reduced.replicas]
-               for index in indices]
+      pairs = reduced.list_pairs(indices)
       with _merging_once(optimizer), gate.gating(optimizer) if gate else contextlib.nullcontext():
         applied.append(optimizer.apply_gradients(pairs) if every == 1 else
                        _apply_every(every, optimizer, pairs))
