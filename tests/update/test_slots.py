@@ -69,3 +69,81 @@ def test_slots_stand_with_their_variables_and_cost_one_import(placement, monkeyp
     devices = {op.name: op.device for op in run.graph.get_operations() if op.type == 'VarHandleOp'}
     for name in run.weights():
       assert devices[name] == devices[name + '/Adam'] == devices[name + '/Adam_1']
+
+
+class Own(tf.train.Optimizer):
+  """Momentum as repositories write it, whose variables `make(gradient, weight)` makes."""
+
+  def __init__(self, make):
+    super().__init__(False, 'own')
+    self.make, self.made = make, []
+
+  def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    updates = []
+    for gradient, weight in grads_and_vars:
+      momentum = self.make(gradient, weight)
+      self.made.append(momentum)
+      change = 0.9 * momentum + gradient
+      updates += [momentum.assign(change), weight.assign(weight - 0.1 * change)]
+    return tf.group(*updates)
+
+
+MAKERS = {
+    'product': lambda gradient, weight: tf.Variable(weight * 0),
+    'copied twice': lambda gradient, weight: tf.Variable(tf.Variable(weight + 1) - weight - 1),
+    'array': lambda gradient, weight: tf.Variable(np.zeros(weight.shape.as_list(), np.float32)),
+    'named': lambda gradient, weight: tf.get_variable(
+        weight.op.name + '/m', weight.shape, initializer=tf.zeros_initializer())}
+# Where every tower has a replica of a weight, a slot without its name could be any tower's.
+LAYOUTS = [(kind, num_towers, placement) for kind in MAKERS
+           for num_towers, placement in [(1, 'host'), (3, 'host'), (2, 'balanced')]
+           ] + [('named', 3, 'replicated')]
+
+
+def take_own_steps(kind, num_towers, placement, steps, folder=None):
+  """Returns the weights after some steps and the optimizer, or those of TensorFlow's momentum."""
+  optimizer = Own(MAKERS[kind]) if kind else tf.train.MomentumOptimizer(0.1, 0.9)
+  program = small.program(num_towers=num_towers, variables=placement, optimizer=optimizer)
+  with program.session() as session, program.graph.as_default():
+    weights = tf.trainable_variables()
+    assert len(weights) == 4
+    if folder and session.step == 0 and any(folder.iterdir()):
+      session.restore(str(folder))
+    for _ in range(steps):
+      session.train()
+    if folder:
+      session.save(str(folder))
+    return {weight.op.name: value for weight, value in zip(weights, session.run(weights))}
+
+
+@pytest.mark.nightly(but=['product-3-host', 'named-3-replicated'])
+@pytest.mark.parametrize('kind, num_towers, placement', LAYOUTS)
+def test_variables_that_apply_gradients_makes_are_slots(kind, num_towers, placement, tmp_path):
+  expected = take_own_steps(None, 1, 'host', 3)
+  small.assert_same_weights(take_own_steps(kind, num_towers, placement, 3), expected)
+  # By name, so that a run goes on with other numbers of towers.
+  take_own_steps(kind, num_towers, placement, 2, tmp_path)
+  small.assert_same_weights(take_own_steps(kind, 2, 'host', 1, tmp_path), expected)
+
+
+def test_variables_that_apply_gradients_makes_stay_as_they_are_in_a_refused_step():
+  features = np.full([8, 5], np.nan, np.float32)
+  train = towers.from_arrays((features, np.zeros(8, np.int32)))
+  optimizer = Own(MAKERS['product'])
+  program = small.program(train=train, validation=None, optimizer=optimizer)
+  with program.session() as session, program.graph.as_default():
+    kept = [*tf.trainable_variables(), *optimizer.made]
+    before = session.run(kept)
+    with pytest.raises(towers.RunError, match='not finite'):
+      session.train()
+    for value, expected in zip(session.run(kept), before):
+      np.testing.assert_array_equal(value, expected)
+
+
+def test_an_initial_value_of_the_batch_and_a_slot_that_could_be_any_towers_are_refused():
+  message = r'initial value .*made in .*test_slots.py, line \d+.*tf.zeros\(weight.shape\)'
+  with pytest.raises(towers.UsageError, match=message):
+    small.program(optimizer=Own(lambda gradient, weight: tf.Variable(gradient * 0)))
+  message = r'Variable, made in .*test_slots.py, line \d+.*variables=host'
+  with pytest.raises(towers.UsageError, match=message):
+    small.program(optimizer=Own(MAKERS['product']), variables='replicated')

@@ -10,15 +10,20 @@ def list_sources(op: Operation) -> List[Operation]:
   return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
-def find_needed(roots: Iterable[Operation], within: Optional[Container[Operation]] = None,
+def find_needed(roots: Iterable[Operation], by_control: bool = True,
+                within: Optional[Container[Operation]] = None,
                 without: Container[Operation] = ()) -> Set[Operation]:
-  """Returns the roots and all ops that they need, by inputs and control inputs.
+  """Returns the roots and all ops that they need.
 
   Args:
+    by_control: whether by control inputs too, not by inputs alone.
     within: the only ops to walk through: an op's dependents, to ask whether a root needs the op.
     without: ops that are left out, with all that is needed through them alone.
   """
-  return _walk(roots, list_sources, within, without)
+  def list_inputs(op):
+    return [tensor.op for tensor in op.inputs]
+
+  return _walk(roots, list_sources if by_control else list_inputs, within, without)
 
 
 def find_dependents(ops: Iterable[Operation], by_control: bool = True,

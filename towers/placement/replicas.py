@@ -28,7 +28,8 @@ from towers.placement.host import HOST
 # The collection of replicas: not of local variables, whose initializer would undo a restore.
 REPLICAS = 'replicas_of_variables'
 _REPLICA_SCOPE = 'copies/tower_{}/'
-_IS_REPLICA = re.compile(r'copies/tower_\d+/')
+# Of the name of a replica, or of a replica's slot.
+IS_REPLICA = re.compile(r'copies/tower_\d+/')
 # Bits are compared as integers, since NaN does not equal itself. Of all integers these are compared
 # on GPUs by both TensorFlows; int32 would be on the host, and all weights would go there.
 _BITS = tf.int16
@@ -61,13 +62,6 @@ def make_replica(next_creator: Callable[..., Variable], settings: Dict[str, Any]
                  initial_value=variable.initial_value, trainable=False, collections=[REPLICAS])
   with tf.device(device), tf.name_scope(None):
     return next_creator(**dict(settings, **changed))
-
-
-def slot_creator(next_creator: Callable[..., Variable], **settings: Any) -> Variable:
-  """Makes an optimizer's variable, a replica if it is a replica's slot; a variable creator."""
-  if _IS_REPLICA.match(settings.get('name') or ''):
-    settings['collections'] = [REPLICAS]
-  return next_creator(**settings)
 
 
 def build_replicas() -> Optional[Replicas]:

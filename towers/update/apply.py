@@ -9,7 +9,7 @@ from towers.graph.walk import find_needed
 from towers.graph.writes import check_once, check_replicated, check_updates, find_step_writes
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.host import HOST
-from towers.placement.replicas import follow_writes, rounding_alike, slot_creator
+from towers.placement.replicas import follow_writes, rounding_alike
 from towers.reduce.gradients import ReducedGradients
 from towers.reduce.rows import has_each_once
 from towers.tower.precision import build_growth
@@ -17,7 +17,7 @@ from towers.update.averages import Averages
 from towers.update.device_gate import DeviceGate, gates_on_device
 from towers.update.groups import Group
 from towers.update.guard import build_is_finite, run_guarded
-from towers.update.slots import make_slots
+from towers.update.slots import SlotCreator, make_slots
 
 
 @uncollected()
@@ -114,7 +114,7 @@ def _apply_gradients(reduced, groups, before, gate=None, beside=()):
   # One op to wait for: each update of a thousand variables would wait for a thousand update ops.
   before = [tf.group(*before)] if len(before) > 1 else before
   # Numbers such as momentum are on the host; updates stand with their variables all the same.
-  with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
+  with tf.control_dependencies(before), tf.variable_creator_scope(SlotCreator(reduced)), \
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
     applied = list(beside)
     for (optimizer, _, every, _), indices in groups:

@@ -3,11 +3,18 @@
 An optimizer makes one slot after the other, which takes Python milliseconds each; a deep net has a
 thousand. Here it only lists the slots of zeros that it wants, and one GraphDef imports all their
 ops, with the same names, devices and initial values.
+
+An optimizer of somebody's own may make variables in `apply_gradients` instead, see `SlotCreator`.
 """
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from tensorflow_v1 import Optimizer, Variable, import_placed, replaced, tf
+from tensorflow_v1 import Optimizer, Tensor, Variable, import_placed, replaced, tf
+from towers.base.usage_error import UsageError
+from towers.graph.source import format_op
+from towers.graph.walk import find_needed, sort
+from towers.placement.replicas import IS_REPLICA, REPLICAS
+from towers.reduce.gradients import ReducedGradients
 
 
 def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
@@ -73,3 +80,67 @@ def _add_zeros(graph_def, name, variable, constants):
               index_type=tf.AttrValue(type=tf.int32.as_datatype_enum))
   add('AssignVariableOp', '/Assign', name, zeros, dtype=type_of)
   add('ReadVariableOp', '/Read/ReadVariableOp', name, dtype=type_of)
+
+
+class SlotCreator:
+  """A variable creator for `apply_gradients`: makes an optimizer's variables.
+
+  All ops there wait for the step, of which no initial value can be computed: that of
+  `tf.Variable(weight * 0)` is computed anew, from the initial value of the weight.
+  """
+
+  def __init__(self, reduced: ReducedGradients):
+    """Takes the gradients, in the name scope of their update."""
+    self._graph = tf.get_default_graph()
+    self._scope = self._graph.get_name_scope() + '/'
+    self._towers = reduced.towers
+    self._weights = tuple(
+        f'{weight.op.name}/' for _, weight in reduced.gradients) if reduced.replicas else ()
+
+  def __call__(self, next_creator: Callable[..., Variable], **settings: Any) -> Variable:
+    """Makes a variable, a replica if it is a replica's slot."""
+    settings.update(trainable=False, use_resource=True)
+    if IS_REPLICA.match(settings.get('name') or ''):
+      settings['collections'] = [REPLICAS]
+    value = settings.get('initial_value')
+    if isinstance(value, tf.Tensor):
+      settings['initial_value'] = self._compute_anew(value)
+    variable = next_creator(**settings)
+    name = variable.op.name
+    # One of no dimensions, such as a count, may be for all.
+    if self._weights and variable.shape.ndims and not (
+        IS_REPLICA.match(name) or name.startswith(self._weights)):
+      raise UsageError(
+          f'The optimizer makes the variable {format_op(variable.op)}, in apply_gradients, under a '
+          'name that does not say of which weight it is, and every tower has a replica of each '
+          "weight: name it after its weight, as tf.get_variable(weight.op.name + '/m', "
+          'weight.shape, initializer=tf.zeros_initializer()), or use variables=host, first or '
+          'balanced.')
+    return variable
+
+  def _compute_anew(self, value: Tensor) -> Tensor:
+    """Returns an initial value without what it waits for, of variables' initial values."""
+    needed = find_needed([value.op], by_control=False)
+    if any(tf.is_tensor(tensor) and tensor.op in needed
+           for tower in self._towers for tensor in tower.batch.flatten()):
+      raise UsageError(
+          f'The initial value {format_op(value.op)}, of a variable that the optimizer makes in '
+          'apply_gradients, is computed from the examples of a batch, and there is none yet when '
+          'variables get their values: start it from tf.zeros(weight.shape).')
+    anew: Dict[Tensor, Tensor] = {}
+    with tf.init_scope():
+      for op in sort({op for op in needed if op.name.startswith(self._scope)}):
+        if op.type == 'ReadVariableOp':
+          [handle] = op.inputs
+          anew[op.outputs[0]] = min(
+              (reader for reader in handle.consumers() if reader.type == 'AssignVariableOp'),
+              key=lambda reader: reader._id).inputs[1]  # The initializer is a variable's first.
+          continue
+        attributes = {name: value for name, value in op.node_def.attr.items() if name != '_class'}
+        with tf.device(op.device):
+          copied = self._graph.create_op(
+              op.type, [anew.get(tensor, tensor) for tensor in op.inputs],
+              [tensor.dtype for tensor in op.outputs], attrs=attributes, op_def=op.op_def,
+              name='initial_value')
+        anew.update(zip(op.outputs, copied.outputs))
+    return anew.get(value, value)
