@@ -148,3 +148,31 @@ def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
   assert found['loss'] == pytest.approx(result['validation_loss'], abs=1e-6)
   assert found == pytest.approx(towers.evaluate(
       folder, model, given('examples'), num_towers=2, device='cpu', best=False), abs=1e-6)
+
+
+def test_the_direction_of_the_best_is_the_same_wherever_it_is_said(tmp_path, capsys):
+  def distant(batch, is_training):
+    losses, _ = small.model(batch, is_training)
+    return losses, {'distance': losses * 2}
+
+  program = small.program(distant, optimizer=tf.train.GradientDescentOptimizer(0.5))
+  folder, recorder = str(tmp_path), small.Recorder()
+  towers.train(program, steps=8, validate_every='1steps', checkpoint_every='100steps', quiet=True,
+               checkpoint_dir=folder, best_metric='max:distance', keep_checkpoints=3,
+               callbacks=[recorder])
+  assert 'best validation: the largest distance\n' in capsys.readouterr().out
+  found = {step: metrics['distance'] for step, metrics in recorder.validations}
+  kept = [int(path.name[len('model.ckpt-'):-len('.index')]) for path in tmp_path.glob('*.index')]
+  largest, smallest = [choose(kept, key=found.get) for choose in (max, min)]
+  assert largest == max(found, key=found.get) != smallest
+  with program.session() as session:
+    for best_metric, step in ((None, largest), ('max:distance', largest), ('min:loss', smallest),
+                              ('loss', smallest), ('min:distance', smallest)):
+      assert session.restore(folder, best=True, best_metric=best_metric).endswith(f'-{step}')
+    [line] = [line for line in capsys.readouterr().out.splitlines() if 'smallest distance' in line]
+    assert 'was the largest distance, and is the smallest distance now' in line
+    with pytest.raises(towers.UsageError, match='best_metric=min:distance or'):
+      session.restore(folder, best=True, best_metric='distance')
+  for best_metric, step in ((None, largest), ('min:distance', smallest)):
+    assert towers.evaluate(folder, distant, small.random_examples(11, seed=1), device='cpu',
+                           best_metric=best_metric)['distance'] == pytest.approx(found[step])

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
+from towers.base.best_metric import parse_best_metric
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords
@@ -171,7 +172,8 @@ class Run:
   def _describe(self, program, cluster, described):
     """Says what is trained, where, and whether it is kept."""
     with program.graph.as_default():
-      self._description = describe_run(program, **described)
+      self._description = describe_run(
+          program, best=parse_best_metric(self._config.best_metric).describe(), **described)
     write_line(self._description if cluster.is_chief else
                f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; '
                f'{cluster.describe(0)} prints the rest')

@@ -43,7 +43,8 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     checkpoint_dir: folder to save to, and to resume from when it has a checkpoint.
     keep_checkpoints: newest checkpoints to keep, besides the best one.
     new_data: whether a checkpoint of other training data is taken; an epoch of the new data begins.
-    best_metric: of validation; the best is the largest, or the smallest of a loss or error.
+    best_metric: of validation, as 'accuracy' or 'rmse'; where the name does not say whether the
+      smallest is the best, with the direction, as 'min:distance'.
     early_stopping: validations in a row without a new best, after which the run stops.
     on_full_disk: 'warn' or 'stop' when a checkpoint cannot be written.
     on_nan: 'stop' or 'skip' when the loss or a gradient is not finite.

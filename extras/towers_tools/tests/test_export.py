@@ -142,7 +142,7 @@ def test_a_checkpoint_and_its_export_agree_and_without_a_best_the_newest_is_take
   assert find_best(str(served / 'saved'), 'loss') == int(name)
   bare = shutil.copytree(str(served / 'saved'), str(served / 'bare'),
                          ignore=shutil.ignore_patterns('history.json'))
-  assert find_best(bare, 'no such metric') == 10
+  assert find_best(bare, 'max:no such metric') == 10
 
 
 @pytest.mark.nightly

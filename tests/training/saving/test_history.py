@@ -24,16 +24,43 @@ def test_the_best_is_better_than_all_before_it_and_patience_counts_from_it(metri
   history, best, stopped = history_of([3, 2, 2, nan, 1, 1, 4, 5], metric=metric, patience=3)
   assert best == [True, True, False, False, True, False, False, False]
   assert stopped == [False] * 7 + [True]
-  assert history.best_first() == [5, 2, 1] and 'after step 5' in history.describe_best()
+  assert history.best_first() == [5, 6, 2, 3, 1, 7, 8] and 'after step 5' in history.describe_best()
 
 
 @pytest.mark.parametrize('metric, is_best', [
-    ('top5_error', True), ('my_loss', True), ('recall', False)])
-def test_errors_and_losses_are_best_when_small_and_others_when_large(metric, is_best):
-  history = History(metric=metric)
+    ('rmse', True), ('recall', False), ('max:loss', False), ('min:distance', True)])
+def test_the_direction_is_that_of_the_name_or_as_told(metric, is_best):
+  history = History(metric=metric, patience=1)
   for step, value in enumerate((0.5, 0.25), 1):
-    history.add(step, {metric: value})
-  assert history.is_best == is_best
+    history.add(step, {metric.split(':')[-1]: value})
+  assert history.is_best == is_best and history.has_stopped != is_best
+
+
+@pytest.mark.parametrize('before, now, told', [
+    ('"rmse"', None, 'the largest rmse, and is the smallest rmse now: rmse 1.0000 after step 3'),
+    ('"rmse"', 'rmse', 'the largest rmse, and is the smallest rmse now: rmse 1.0000 after step 3'),
+    ('"min:rmse"', 'max:rmse',
+     'the smallest rmse, and is the largest rmse now: rmse 4.0000 after step 1'),
+    ('"min:rmse"', None, ''), ('"loss"', 'rmse', ''), ('null', 'rmse', '')])
+def test_a_best_of_the_other_direction_is_found_anew_with_a_line(before, now, told, tmp_path):
+  rows = '{"step": 1, "rmse": 4}, {"step": 2, "rmse": 2}, {"step": 3, "rmse": 1}'
+  # Earlier versions wrote a name without a direction.
+  (tmp_path / HISTORY).write_text(
+      f'{{"validations": [{rows}], "rollbacks": [], "metric": {before}}}')
+  history, lines = History(metric=now), []
+  history.read(str(tmp_path), 9, lines.append)
+  assert history.best_first() == ([1, 2, 3] if now == 'max:rmse' else [3, 2, 1])
+  assert [told in line for line in lines] == [True] * bool(told)
+  again = History()
+  again.parse(history.format(), 9)
+  assert again.metric == history.metric
+
+
+def test_a_folder_of_an_unknown_metric_asks_for_its_direction(tmp_path):
+  (tmp_path / HISTORY).write_text('{"validations": [], "rollbacks": [], "metric": "distance"}')
+  with pytest.raises(UsageError, match='best_metric=min:distance or best_metric=max:distance'):
+    History().read(str(tmp_path), 9)
+  History(metric='min:distance').read(str(tmp_path), 9, pytest.fail)
 
 
 def test_nothing_but_nan_is_never_the_best_and_stops():

@@ -17,11 +17,12 @@ _FREE = ('tower_build', 'variables', 'last_batch')
 
 
 def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', model: str = '',
-                 update: str = '') -> str:
+                 update: str = '', best: str = '') -> str:
   """Returns some lines about a built program in the default graph, and the table of its devices.
 
   `data` and `model` are names of their own, `source` where the examples come from and how they are
-  read, and `update` the optimizer and its rate, in a few words; '' where there is no more to say.
+  read, `update` the optimizer and its rate, and `best` which validation is the best, all in a few
+  words; '' where there is no more to say.
   """
   reduced, devices = program.gradients, program.devices
   train, validation = program.train_examples, program.validation_examples
@@ -55,6 +56,8 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
   if program.averages is not None:
     lines.append(f'averages of the weights: decay {program.averages.decay:g}, for validation and '
                  'export')
+  if best and program.validation is not None:
+    lines.append(f'best validation: {best}')
 
   if reduced.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '

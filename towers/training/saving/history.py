@@ -1,7 +1,7 @@
 """History: what a run remembers besides its variables, as JSON beside the checkpoints.
 
   {"checksum": 3735928559, "validations": [{"step": 63, "loss": 0.61, "accuracy": 0.78}, …],
-   "rollbacks": [{"step": 120, "to": 63}], "metric": "loss"}
+   "rollbacks": [{"step": 120, "to": 63}], "metric": "min:loss"}
 
 The best step, early stopping and the lowered learning rate all follow from it. It is written before
 the checkpoint that it belongs to. A run that resumes drops what lies after its checkpoint, since
@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
+from towers.base.best_metric import BestMetric, parse_best_metric
 from towers.base.json_files import recall, seal, unseal
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
@@ -32,20 +33,20 @@ class History:
   def __init__(self, *, metric: Optional[str] = None, patience: Optional[int] = None):
     """Starts an empty history.
 
-    The smallest value of `metric`, or of that which the run has chosen, is the best if its name has
-    "loss" or "error" in it, else the largest. After `patience` validations in a row without a new
-    best the run is to stop.
+    `metric` says what is the best, as 'loss' or 'min:rmse'; None for what the run has chosen. After
+    `patience` validations in a row without a new best the run is to stop.
     """
-    self.metric, self._is_of_run = metric or 'loss', metric is None
+    self.metric, self._is_of_run = parse_best_metric(metric or 'loss'), metric is None
     self._patience = patience
     self._validations: List[Dict[str, Any]] = []
     self._rollbacks: List[Dict[str, int]] = []
 
   def add(self, step: int, means: Dict[str, float]) -> None:
     """Adds a validation of the weights after `step` updates."""
-    if self.metric in means and np.ndim(means[self.metric]):
-      raise UsageError(f'best_metric={self.metric} is an array of the shape '
-                       f'{list(np.shape(means[self.metric]))}: choose a metric that is a number.')
+    name = self.metric.name
+    if name in means and np.ndim(means[name]):
+      raise UsageError(f'best_metric={name} is an array of the shape '
+                       f'{list(np.shape(means[name]))}: choose a metric that is a number.')
     self._validations.append(dict(find_numbers(means), step=step))
 
   def roll_back(self, step: int, to: int) -> None:
@@ -68,16 +69,11 @@ class History:
     return _RATE_FACTOR ** len(self._rollbacks)
 
   def best_first(self) -> List[int]:
-    """Returns the steps whose validation was a new best, the best one first."""
-    best: List[int] = []
-    smallest = math.inf
-    sign = 1.0 if 'loss' in self.metric or 'error' in self.metric else -1.0
-    for validation in self._validations:
-      value = sign * validation.get(self.metric, math.nan)
-      if value < smallest:  # Never true for NaN.
-        smallest = value
-        best.insert(0, validation['step'])
-    return best
+    """Returns the steps of all validations, the best one first; without those that are NaN."""
+    name, sign = self.metric.name, self.metric.sign
+    values = [(sign * validation.get(name, math.nan), validation['step'])
+              for validation in self._validations]
+    return [step for _, step in sorted(pair for pair in values if pair[0] < math.inf)]
 
   @property
   def is_best(self) -> bool:
@@ -97,22 +93,22 @@ class History:
     best = self.best_first()
     if not best:
       return ''
-    [*_, value] = [validation[self.metric] for validation in self._validations
+    [*_, value] = [validation[self.metric.name] for validation in self._validations
                    if validation['step'] == best[0]]
-    return f'{self.metric} {value:.4f} after step {best[0]}'
+    return f'{self.metric.name} {value:.4f} after step {best[0]}'
 
   def format(self) -> str:
     """Returns the text of the file."""
     return seal(dict(validations=self._validations, rollbacks=self._rollbacks,
-                     metric=self.metric)) + '\n'
+                     metric=str(self.metric))) + '\n'
 
   def check_metric(self, names: Sequence[str] = ()) -> None:
     """Raises a UsageError if validation does not measure, or did not, the metric of the best."""
     names = names or sorted({name for validation in self._validations for name in validation
                              if name != 'step'})
-    if names and self.metric not in names:
-      raise UsageError(f"best_metric={self.metric}: validation measures {', '.join(names)}; choose "
-                       "one of these.")
+    if names and self.metric.name not in names:
+      raise UsageError(f"best_metric={self.metric.name}: validation measures "
+                       f"{', '.join(names)}; choose one of these.")
 
   def read(self, folder: str, step: int, warn: Callable[[str], None] = write_line) -> None:
     """Reads the history in a folder as it was after `step` updates; warns if it cannot."""
@@ -120,6 +116,11 @@ class History:
                    'the best checkpoint and early stopping start anew', warn)
     if found:
       self._take(found, step)
+      before = _read_metric(found.get('metric') or '')
+      if before.name == self.metric.name and before.mode != self.metric.mode and self._validations:
+        warn(f'The best validation in {folder} was {before.describe()}, and is '
+             f'{self.metric.describe()} now: {self.describe_best()}. Where that has no checkpoint '
+             'any more, the best that has one is taken.')
 
   def parse(self, text: str, step: int) -> None:
     """Reads the text of `format`, as it was after `step` updates; raises ValueError."""
@@ -127,7 +128,7 @@ class History:
 
   def _take(self, content, step):
     if self._is_of_run:
-      self.metric = content.get('metric') or self.metric
+      self.metric = parse_best_metric(content.get('metric') or str(self.metric))
     self._validations = content['validations']
     self._rollbacks = [rollback for rollback in content['rollbacks'] if rollback['to'] <= step]
     self._drop_validations_after(step)
@@ -135,3 +136,10 @@ class History:
   def _drop_validations_after(self, step):
     self._validations = [
         validation for validation in self._validations if validation['step'] <= step]
+
+
+def _read_metric(text):
+  """Returns by what the best was kept; versions that wrote a name alone looked for two words."""
+  if text.startswith(('min:', 'max:')):
+    return parse_best_metric(text)
+  return BestMetric(text, 'min' if 'loss' in text or 'error' in text else 'max')
