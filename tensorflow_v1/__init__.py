@@ -38,7 +38,12 @@ from tensorflow_v1.devices import (
 )
 from tensorflow_v1.graph_import import import_placed
 from tensorflow_v1.ops import control_flow_v1, replaced, select, without_zeros
-from tensorflow_v1.sessions import ServerSession, before_each_run, private_session
+from tensorflow_v1.sessions import (
+    CountedSession,
+    ServerSession,
+    before_each_run,
+    private_session,
+)
 from tensorflow_v1.types import (
     Dataset,
     DType,

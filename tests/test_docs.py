@@ -237,7 +237,7 @@ def test_prose_is_wrapped(name):
 PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.data.convert', 'towers.training.reporting', 'towers.launch',
     'towers.launch.tf_config', 'benchmarks.gpu', 'benchmarks.workers', 'benchmarks.input',
-    'benchmarks.step', 'tests.chaos')]
+    'benchmarks.step', 'benchmarks.predict', 'tests.chaos')]
 
 
 @pytest.mark.nightly

@@ -4,26 +4,30 @@
                                                   └─► means of metrics, or outputs in order
 
 It has a graph and a session of its own, on the devices of the towers: nothing of a training
-session moves, and a last batch of any size is fine, since batches are fed.
+session moves, and a last batch of any size is fine, since batches are fed. A training session keeps
+a few of them open, and copies its weights there only when they may have changed since: so one row
+costs little more than a run.
 """
 
 import contextlib
 import functools
 import os
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Call, Operation, tf
 from towers.base.usage_error import UsageError
 from towers.data.composite import find_paths
 from towers.graph.ordered_sum import add_all
+from towers.graph.walk import find_needed
 from towers.input.batch import Batch
+from towers.input.plan import dealt
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.host import HOST
 from towers.placement.set_values import keep_set_values
 from towers.placement.variables import build_variable_store
-from towers.rows import Rows, open_rows
+from towers.rows import Rows, describe_part, open_rows
 from towers.serving import call_predict, name_outputs
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws, tie_draws
@@ -38,6 +42,9 @@ from towers.training.stepping.validation_pass import ValidationPass
 from towers.validation import stack_sums
 from towers.warm_start.warm_start import load_values
 from towers.whole import WholeRows, flatten_rows
+
+# By a session: each holds a copy of the weights.
+_MOST_KEPT = 4
 
 
 def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
@@ -72,7 +79,11 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
 
 
 class Forward:
-  """A model, or a function of a batch, on towers in an open session of its own."""
+  """A model, or a function of a batch, on towers in an open session of its own.
+
+  Attributes:
+    variables: of its graph, by name.
+  """
 
   def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
                is_model: bool, variables: str = 'host', precision: str = 'float32'):
@@ -89,14 +100,15 @@ class Forward:
     """
     placement = 'first' if variables == 'replicated' else variables
     names = devices.names
+    self._is_model = is_model
     with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement)
       half = build_precision(precision, devices=names, loss_scale=1.0)
       self._batches = []
       for device in names:
         with tf.device(device):
-          tensors = tf.nest.map_structure(lambda tensor: tf.placeholder(
-              tensor.dtype, [None, *tensor.shape.as_list()[1:]]), template)
+          tensors = tf.nest.map_structure(lambda part: tf.placeholder(
+              part.dtype, [None, *describe_part(part)[1]]), template)
         with tf.device(HOST):
           self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True))
       draws = begin_draws(store.seed)
@@ -121,17 +133,16 @@ class Forward:
             self._fetches.append(call.compute(batch.tensors, index=index, scope=scope))
           tie_draws([op for op in graph.get_operations() if op not in store.initial_ops], draws,
                     tower=index, scope=scope, batch=batch)
+    self._choose = functools.lru_cache(maxsize=None)(self._choose_fetches)
     with graph.as_default():
+      self.variables = {variable.op.name: variable for variable in tf.global_variables()}
       self._session = tf.Session(graph=graph, config=build_session_config(devices))
       self._session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
                          tf.tables_initializer()])
 
-  def load(self, read: Callable[[List[str]], Mapping[str, np.ndarray]]) -> None:
-    """Gives the variables the values by name that `read(names)` returns."""
-    with self._session.graph.as_default():
-      variables = {variable.op.name: variable for variable in tf.global_variables()}
-      values = read(list(variables))
-      load_values(self._session, {variables[name]: value for name, value in values.items()})
+  def load(self, values: Iterable[np.ndarray]) -> None:
+    """Gives the variables their values, in the order of `variables`."""
+    load_values(self._session, dict(zip(self.variables.values(), values)))
 
   def restore(self, path: str) -> None:
     """Gives the variables the weights of a checkpoint, or their averages."""
@@ -164,56 +175,83 @@ class Forward:
     self._session.close()
 
   def _run(self, rows: Rows) -> Iterator[Tuple[Any, List[int]]]:
-    """Yields what is fetched for each batch, and how many rows each tower has of it."""
+    """Yields what is fetched for each batch, and how many rows each tower has of it.
+
+    The first towers have the rows; of few rows, the outputs of the others are not fetched.
+    """
+    num_towers = len(self._batches)
     for arrays in rows.batches:
+      counts = [dealt(len(arrays[0]), tower, num_towers) for tower in range(num_towers)]
+      fetches, needed = self._choose(max(1, num_towers - counts.count(0)))
       feed_dict: Dict[Any, Any] = {}
-      ends = np.linspace(0, len(arrays[0]), len(self._batches) + 1).astype(int)
-      for batch, first, last in zip(self._batches, ends, ends[1:]):
-        feed_dict[batch.num_examples] = last - first
-        for tensor, array in zip(tf.nest.flatten(batch.tensors), arrays):
-          # A tower without a row gets one all the same, which does not count.
-          feed_dict[tensor] = array[first:max(last, first + 1)] if first < len(array) else array[:1]
-      yield self._session.run(self._fetches, feed_dict), list(np.diff(ends))
+      first = 0
+      for batch, count in zip(self._batches, counts):
+        # A tower without a row gets one all the same, which does not count.
+        taken = slice(first, first + count) if count else slice(1)
+        values = [*(array[taken] for array in arrays), count]
+        feed_dict.update(pair for pair in zip(batch.flatten(), values) if pair[0].op in needed)
+        first += count
+      yield self._session.run(fetches, feed_dict), counts
+
+  def _choose_fetches(self, num_filled: int) -> Tuple[Any, Set[Operation]]:
+    """Returns what to fetch where so many of the first towers have rows, and the ops it needs."""
+    fetches = self._fetches if self._is_model else self._fetches[:num_filled]
+    return fetches, find_needed([tensor.op for tensor in tf.nest.flatten(fetches)])
+
+
+class _Kept:
+  """A `Forward` by the key that finds it, with the version of the weights that it has."""
+
+  def __init__(self, key: Any, forward: Forward):
+    self.key, self.forward, self.version = key, forward, None
 
 
 class ForwardCache:
-  """The last `Forward` of a model and the last of a function, on the weights of a session."""
+  """The models and functions that a session was last asked for, each in an open `Forward`."""
 
   def __init__(self, program: Any):
     self._program = program
-    self._kept: Dict[bool, Tuple[Any, Forward]] = {}  # By whether it is a model: key, `Forward`.
+    self._kept: List[_Kept] = []  # The last one that was asked for at the end.
+    self._prepare_read = functools.lru_cache(maxsize=None)(self._build_read)
 
-  def find(self, compute: Callable[..., Any], rows: Rows, session: Any, *,
+  def find(self, compute: Callable[..., Any], rows: Rows, steps: Any, *,
            is_model: bool) -> Forward:
     """Returns a model, or a function of a batch, with the weights that a session has now."""
-    program, key = self._program, (compute, rows.describe())
+    program, key = self._program, (compute, is_model, rows.describe())
     with _comparing(rows.template, program.feed.templates[0].tensors, is_model):
-      if self._kept.get(is_model, (None,))[0] != key:
-        if is_model in self._kept:
-          self._kept.pop(is_model)[1].close()
-        self._kept[is_model] = key, Forward(
+      kept = next((kept for kept in self._kept if kept.key == key), None)
+      if kept is None:
+        if len(self._kept) == _MOST_KEPT:
+          self._kept.pop(0).forward.close()
+        kept = _Kept(key, Forward(
             compute, rows.template, devices=program.devices, is_model=is_model,
-            variables=program.settings['variables'], precision=program.settings['precision'])
-      forward = self._kept[is_model][1]
-      forward.load(functools.partial(self._read, session))
-    return forward
+            variables=program.settings['variables'], precision=program.settings['precision']))
+      else:
+        self._kept.remove(kept)
+      self._kept.append(kept)
+      version = steps.version
+      if kept.version != version and kept.forward.variables:
+        # By a call, which is no new version.
+        kept.forward.load(self._prepare_read(tuple(kept.forward.variables), steps.session)())
+        kept.version = version
+    return kept.forward
 
-  def _read(self, session, names):
-    """Returns the values of variables by name, averages of weights in their place."""
-    averages = self._program.averages
-    with self._program.graph.as_default():
+  def _build_read(self, names, session):
+    """Returns a function that reads variables by name, averages of weights in their place."""
+    graph, averages = self._program.graph, self._program.averages
+    with graph.as_default():
       variables = {variable.op.name: variable for variable in tf.global_variables()}
     others = sorted(set(names) - set(variables))
     if others:
       raise UsageError(f'{others[0]} is no variable of the program, so that it has no value: make '
                        'the variables by the same names as the model does.')
-    with averages.in_place(session) if averages else contextlib.nullcontext():
-      return dict(zip(names, session.run([variables[name] for name in names])))
+    variables.update(averages.variables if averages else {})
+    return Call(session, [graph.as_graph_element(variables[name]) for name in names]).prepare()
 
   def close(self) -> None:
     """Closes all sessions."""
     while self._kept:
-      self._kept.popitem()[1][1].close()
+      self._kept.pop().forward.close()
 
 
 @contextlib.contextmanager
@@ -233,8 +271,10 @@ def _comparing(given, trained, is_model):
 
 
 def _describe_parts(batch):
-  return {path: f'{tensor.dtype.name} {[None, *tensor.shape.as_list()[1:]]}'.replace('None', '?')
-          for path, tensor in zip(find_paths(batch), tf.nest.flatten(batch))}
+  parts = {path: describe_part(part)
+           for path, part in zip(find_paths(batch), tf.nest.flatten(batch))}
+  return {path: f'{dtype} {[None, *sizes]}'.replace('None', '?')
+          for path, (dtype, sizes) in parts.items()}
 
 
 def _join(parts):

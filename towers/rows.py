@@ -2,15 +2,16 @@
 
 import contextlib
 import itertools
-from typing import Any, Iterator, List, NamedTuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from tensorflow_v1 import is_dataset, tf
 from towers.arguments import check_examples
 from towers.base.usage_error import UsageError
-from towers.data.arrays import from_arrays
+from towers.data.arrays import Gather, from_arrays
 from towers.data.examples import DataSet, Examples
+from towers.input.parse import is_gathered
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 
@@ -19,7 +20,8 @@ class Rows(NamedTuple):
   """Batches of rows to compute on.
 
   Attributes:
-    template: a tensor for each part of a batch, `[batch, ...]`, in the structure of the examples.
+    template: an array or a tensor for each part of a batch, `[batch, ...]`, in the structure of the
+      examples.
     batches: for each batch its arrays, in the order of `tf.nest.flatten`, all rows of them real.
   """
   template: Any
@@ -27,8 +29,12 @@ class Rows(NamedTuple):
 
   def describe(self) -> str:
     """Returns structure, dtypes and shapes of a batch."""
-    return str(tf.nest.map_structure(
-        lambda tensor: (tensor.dtype.name, str(tensor.shape[1:])), self.template))
+    return str(tf.nest.map_structure(describe_part, self.template))
+
+
+def describe_part(part: Any) -> Tuple[str, List[Optional[int]]]:
+  """Returns the dtype of an array or a tensor, and the sizes of its rows, None where any is."""
+  return tf.as_dtype(part.dtype).name, tf.TensorShape(part.shape).as_list()[1:]
 
 
 @contextlib.contextmanager
@@ -43,16 +49,19 @@ def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
     first = next(given, None)
     if first is None:
       raise UsageError('The iterator has no batch: give batches, each a structure of arrays.')
-    arrays = tf.nest.map_structure(np.asarray, first)
-    with tf.Graph().as_default():
-      template = tf.nest.map_structure(
-          lambda array: tf.placeholder(array.dtype, [None, *array.shape[1:]]), arrays)
-    yield Rows(template, (list(map(np.asarray, tf.nest.flatten(batch)))
-                          for batch in itertools.chain([first], given)))
+    yield Rows(tf.nest.map_structure(np.asarray, first), (
+        list(map(np.asarray, tf.nest.flatten(batch)))
+        for batch in itertools.chain([first], given)))
     return
   if is_dataset(given) or isinstance(given, DataSet) or callable(given):
     check_examples('examples', given)
   examples = given if isinstance(given, Examples) else from_arrays(given)
+  gather = examples.parse_batch
+  if isinstance(gather, Gather) and is_gathered(examples):
+    yield Rows(gather.cut(slice(None), examples.arrays), (
+        tf.nest.flatten(gather.cut(slice(first, first + batch_size), examples.arrays))
+        for first in range(0, examples.num_examples, batch_size)))
+    return
   examples = examples._replace(buckets=None)  # They would change the order.
   with tf.Graph().as_default() as graph:
     plan = build_plan(num_examples=examples.num_examples, num_towers=1, name=examples.name,

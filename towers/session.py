@@ -16,7 +16,7 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import CountedSession, tf
 from towers.base.usage_error import UsageError
 from towers.forward import ForwardCache
 from towers.placement.cluster import read_cluster
@@ -346,7 +346,7 @@ class Session:
     """Returns a `tf.Session`, on the server of a worker where there are several."""
     if self._worker is not None:
       return self._worker.open_session()
-    return tf.Session(config=build_session_config(
+    return CountedSession(config=build_session_config(
         self.program.devices, needs_threads=self.program.needs_threads, **self._settings))
 
   def _close(self, kind, *_):
@@ -361,5 +361,4 @@ class Session:
     batch_size = batch_size or self.program.plan.micro_batch_size
     with self._called(name) as steps, self.watchdog.paused(), \
         open_rows(examples, batch_size) as rows:
-      yield self._forward_cache.find(
-          compute, rows, steps.session, is_model=name == 'evaluate'), rows
+      yield self._forward_cache.find(compute, rows, steps, is_model=name == 'evaluate'), rows

@@ -11,6 +11,7 @@ SMALLEST = {
     'step': ['--models=linear', '--towers=2', '--kinds=towers,one tower,by hand,recipe,mirrored',
              '--rounds=1', '--seconds=0.01'],
     'setup': ['--models=lenet', '--towers=2'],
+    'predict': ['--towers=1,2', '--calls=3'],
     'input': ['--towers=1', '--seconds=0.1'],
     'workers': ['--nets=mlp', '--rounds=1', '--seconds=0.1'],
     'gpu': ['--device=cpu', '--models=convnet', '--cases=host,XLA', '--steps=3', '--num_gpus=2']}

@@ -6,6 +6,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
+from towers import forward
 
 NUM = 11
 FEATURES, LABELS = small.random_examples(NUM, seed=7).arrays
@@ -37,8 +38,10 @@ def build(num_towers=2, validates=True, **settings):
 
 
 def given(kind):
-  if kind == 'examples':
+  if kind == 'from_arrays':
     return towers.from_arrays(FEATURES, LABELS, name='third')
+  if kind == 'examples':  # Of a function that only TensorFlow can run.
+    return small.random_examples(NUM, 'third', seed=7)
   if kind == 'arrays':
     return FEATURES, LABELS
   return iter([(FEATURES[first:last], LABELS[first:last]) for first, last in (
@@ -51,8 +54,8 @@ def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
   program, plain = build(**shape), build(**shape)
   with program.session() as session, plain.session() as expected:
     losses = [session.train() for _ in range(3)]
-    for kind, batch_size in (('examples', None), ('examples', 1), ('arrays', 100),
-                             ('batches', None)):
+    for kind, batch_size in (('examples', None), ('examples', 1), ('from_arrays', 3),
+                             ('arrays', 100), ('batches', None)):
       found = session.evaluate(given(kind), batch_size=batch_size)
       if program.validation is not None:
         assert found == pytest.approx(session.validate(), abs=1e-6)
@@ -72,6 +75,101 @@ def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
     # The training has not noticed.
     losses += [session.train() for _ in range(3)]
     assert losses == [expected.train() for _ in range(6)]
+
+
+def count_calls(monkeypatch, name):
+  """Returns a list that grows by the object of each call of a method of `Forward`."""
+  calls, method = [], getattr(forward.Forward, name)
+
+  def called(self, *arguments, **settings):
+    calls.append(self)
+    return method(self, *arguments, **settings)
+
+  monkeypatch.setattr(forward.Forward, name, called)
+  return calls
+
+
+@pytest.mark.parametrize('shape', small.nightly_but(SHAPES[2:3], SHAPES[:5]),
+                         ids=lambda shape: '-'.join(shape))
+def test_a_kept_function_has_the_weights_of_now(shape, tmp_path, monkeypatch):
+  built, loads = count_calls(monkeypatch, '__init__'), count_calls(monkeypatch, 'load')
+  program = build(**shape)
+  with program.graph.as_default():
+    name = 'logits/biases' + '/ExponentialMovingAverage' * (program.averages is not None)
+    [variable] = [one for one in tf.global_variables() if one.op.name == name]
+    add = variable.assign_add([1.0, 2.0, 3.0])
+
+  def twice(features):
+    return 2 * net(features)
+
+  with program.session() as session:
+    saved = session.save(str(tmp_path))
+    for change in (session.train, session.train, lambda: session.run(add),
+                   lambda: session.tf_session.run(add),
+                   session.tf_session.make_callable(add),
+                   lambda: variable.load([7., 8., 9.], session.tf_session),
+                   session.validate, lambda: session.restore(saved), session.train):
+      change()
+      weights = small.read_variables(program, session.tf_session)
+      suffix = '/ExponentialMovingAverage' * (program.averages is not None)
+      beta, gamma, mean, variance = [
+          weights[f'normed/{part}' + suffix * (part in ('beta', 'gamma'))]
+          for part in ('beta', 'gamma', 'moving_mean', 'moving_variance')]
+      normed = (FEATURES - mean) / np.sqrt(variance + 1e-3) * gamma + beta
+      expected = normed @ weights['logits/weights' + suffix] + weights[name]
+      outputs = session.predict(FEATURES, net)
+      np.testing.assert_allclose(outputs, expected, atol=2e-6)
+      np.testing.assert_allclose(session.predict(FEATURES[:1], twice), 2 * expected[:1], atol=4e-6)
+      # Nothing has run since, so that no weight is read.
+      done = len(loads)
+      for _ in range(2):
+        np.testing.assert_array_equal(session.predict(FEATURES, net), outputs)
+        session.predict(FEATURES[:1], twice)
+      assert len(loads) == done
+  assert len(built) == 2
+
+
+def test_a_few_functions_are_kept_and_closed_with_the_session(monkeypatch):
+  built, closed = count_calls(monkeypatch, '__init__'), count_calls(monkeypatch, 'close')
+
+  class Owner:
+    def predict(self, features):
+      return net(features)
+
+  owner = Owner()
+  with build().session() as session:
+    for _ in range(3):
+      session.predict(FEATURES[:1], owner.predict)
+      session.evaluate((FEATURES, LABELS))
+    assert len(built) == 2 and not closed
+    for _ in range(5):
+      session.predict(FEATURES[:1], lambda features: net(features))
+    assert len(built) == 7 and closed == built[:3]
+  assert sorted(map(id, closed)) == sorted(map(id, built))
+
+
+def test_few_rows_build_no_graph_again(monkeypatch):
+  with build().session() as session:
+    for kind in ('from_arrays', 'arrays', 'batches'):
+      session.predict(given(kind), net)
+      session.evaluate(given(kind))
+    monkeypatch.setattr(tf, 'Graph', None)
+    monkeypatch.setattr(tf, 'Session', None)
+    for kind in ('from_arrays', 'arrays', 'batches'):
+      assert session.predict(given(kind), net).shape == (NUM, small.NUM_CLASSES)
+      assert session.evaluate(given(kind))
+
+
+def test_of_few_rows_only_the_towers_with_one_compute(monkeypatch):
+  fetched, run = [], tf.Session.run
+  monkeypatch.setattr(tf.Session, 'run', lambda self, fetches, *feeds, **options: (
+      fetched.append((fetches, feeds)), run(self, fetches, *feeds, **options))[1])
+  with build(num_towers=4).session() as session:
+    outputs = session.predict(FEATURES, net)
+    for size in (1, 2, 3, 4, 5):
+      fetched.clear()
+      np.testing.assert_allclose(session.predict(FEATURES[:size], net), outputs[:size], atol=1e-6)
+      assert len(fetched[0][0]) == min(size, 4) == len(fetched[0][1][0])
 
 
 @pytest.fixture(scope='module')

@@ -57,6 +57,31 @@ class _Column(NamedTuple):
     return values[starts[index]:starts[index + 1]]
 
 
+class Gather:
+  """Takes rows in the structure of the arrays, as the `parse_batch` of `from_arrays` does."""
+
+  def __init__(self, structure: Any, columns: Sequence[_Column], name: str):
+    """Takes what `from_arrays` has found."""
+    self._structure, self._columns, self._name = structure, columns, name
+
+  def __call__(self, index: Any, *tensors: Any) -> Any:
+    """Returns the batch of these indices, or the example of one, given what is fed as tensors."""
+    # Imported only where a graph is built, so that a wrong array fails within a moment.
+    from tensorflow_v1 import tf
+    given, own = iter(tensors), iter(self._columns)
+    # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
+    with tf.device('/cpu:0'):
+      return self._map(lambda: next(own).take(index, given))
+
+  def cut(self, rows: slice, arrays: Sequence[np.ndarray]) -> Any:
+    """Returns these rows of the arrays themselves, without a graph."""
+    given = iter(arrays)
+    return self._map(lambda: next(given)[rows])
+
+  def _map(self, function):
+    return _map_arrays(lambda *_: function(), self._structure, self._name)
+
+
 def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   """Makes a split of arrays whose first dimension counts the examples.
 
@@ -92,14 +117,7 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   num_examples = _count_examples(columns, name)
   fed = tuple(array for column in columns for array in column.fed)
 
-  def take(index: Any, *tensors: Any) -> Any:
-    # Imported only where a graph is built, so that a wrong array fails within a moment.
-    from tensorflow_v1 import tf
-    given, own = iter(tensors), iter(columns)
-    # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
-    with tf.device('/cpu:0'):
-      return _map_arrays(lambda *_: next(own).take(index, given), structure, name)
-
+  take = Gather(structure, columns, name)
   unequal = [column for column in columns if column.is_unequal]
   if not unequal:
     return Examples(num_examples=num_examples, parse_batch=take, arrays=fed, name=name,

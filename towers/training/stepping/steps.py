@@ -79,6 +79,11 @@ class Steps:
     self.calls = Calls(session, program)
 
   @property
+  def version(self) -> Any:
+    """What has another value whenever a run may have changed a variable."""
+    return self.runs, self.session.num_runs
+
+  @property
   def can_validate(self) -> bool:
     """Whether there is a validation split to measure."""
     return self._validation is not None
