@@ -20,7 +20,6 @@ from tensorflow_v1 import CountedSession, tf
 from towers.base.usage_error import UsageError
 from towers.forward import ForwardCache
 from towers.placement.cluster import read_cluster
-from towers.placement.counters import get_global_step
 from towers.placement.devices import build_session_config
 from towers.rows import open_rows
 from towers.state import State
@@ -29,6 +28,7 @@ from towers.training.faults.run_error import RunError
 from towers.training.stepping.batches_taken import find_taken, list_fetched, put_back
 from towers.training.stepping.failure import explain
 from towers.training.stepping.not_finite import NotFinite
+from towers.training.stepping.shared_session import SharedSession
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.watchdog import Watchdog
@@ -78,7 +78,7 @@ class Session:
     self._closing.__exit__(*error)
 
   def __repr__(self) -> str:
-    where = f'at step {self.step}' if self._steps else 'not open'
+    where = f'at step {self._steps.step}' if self._steps else 'not open'
     return f'<towers.Session {where}, of {self.program!r}>'
 
   @contextlib.contextmanager
@@ -100,7 +100,7 @@ class Session:
           if self._worker is not None:
             self._worker.peers.is_busy = self.watchdog.is_busy
         session = closing.enter_context(contextlib.closing(self._open()))
-        self._steps = Steps(session, self.program)
+        self._steps = Steps(SharedSession(session, self._tell), self.program)
         self.state = State(self._steps, self._worker)
         self._mark = self._steps.metrics.mark()
         closing.push(self._close)
@@ -111,7 +111,7 @@ class Session:
   @contextlib.contextmanager
   def as_default(self) -> Iterator[None]:
     """Opens a context in which graph and session are TensorFlow's defaults."""
-    with self.program.graph.as_default(), self.steps.session.as_default():
+    with self.program.graph.as_default(), self.tf_session.as_default():
       yield
 
   @property
@@ -124,6 +124,9 @@ class Session:
   @property
   def step(self) -> int:
     """Weight updates so far, those before a `restore` included."""
+    if self.steps.was_told:
+      with self._called():
+        pass
     return self.steps.step
 
   @property
@@ -131,9 +134,10 @@ class Session:
     """The open `tf.Session` beneath, for tools that take one.
 
     A run there that takes a batch must put the next one by itself, with `feed.put_ops`; else a
-    later run fails by name. `run` does all that.
+    later run fails by name. `run` does all that. Where a run there moves `global_step`, as a
+    `tf.train.Saver` does that restores, the next call of this session follows it, with the input.
     """
-    return self.steps.session
+    return self.steps.session.given
 
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
@@ -144,7 +148,7 @@ class Session:
     """
     # No context: the less Python does between two runs, the fewer of the session's threads sleep.
     steps, watchdog = self._steps, self.watchdog
-    if steps is None or steps.training_moved or not self.state.has_begun:
+    if steps is None or steps.training_moved or steps.was_told or not self.state.has_begun:
       with self._called() as steps:
         steps.move_back()
     watched, watchdog.steps = watchdog.steps, steps
@@ -259,8 +263,8 @@ class Session:
       measures = is_validating and not taken.updates
       with steps.averaged() if measures else contextlib.nullcontext():
         result = steps.session.run([fetches, puts], feed_dict)[0]
-      if taken.updates:
-        steps.step = int(steps.session.run(get_global_step()))
+      if taken.moves_step:
+        steps.follow(has_updated=taken.updates)
     return result
 
   def save(self, folder: str) -> str:
@@ -296,10 +300,10 @@ class Session:
       UsageError: there is no checkpoint, or it is of another program, other data or another batch
         size.
     """
-    with self.explained():
+    with self._called(begins=False) as steps:
       path = self.state.restore(folder, best=best, best_metric=best_metric, map=map, new=new,
                                 new_data=new_data)
-      self.steps.start(self.step)
+      steps.start(steps.step)
     return path
 
   @contextlib.contextmanager
@@ -315,23 +319,35 @@ class Session:
     return others or explain(error, self.steps)
 
   @contextlib.contextmanager
-  def _called(self, name: str = '') -> Iterator[Steps]:
-    """Opens the context of a call: watched, and once the variables have their first values.
+  def _called(self, name: str = '', *, begins: bool = True) -> Iterator[Steps]:
+    """Opens the context of a call: in graph and session, whatever thread asks, and watched.
 
-    An error names the call, where it is no training.
+    The variables have their first values, if it `begins`, and the steps stand where these say. An
+    error names the call, where it is no training.
     """
     steps, watched = self.steps, self.watchdog.steps
     activity, self.watchdog.steps = steps.activity, steps
     steps.activity = name or activity
     try:
-      with self.explained():
-        if not self.state.has_begun:
+      with self.as_default(), self.explained():
+        if begins and not self.state.has_begun:
           self.state.begin()
+        if begins and steps.was_told:
+          steps.follow()
         yield steps
     finally:
       self.watchdog.steps = watched
       if name:
         steps.activity = activity
+
+  def _tell(self):
+    """Gives a run that is not of a call the first values too; the next call sees what it did."""
+    steps = self._steps
+    if steps is not None and not self.state.has_begun:
+      with self._called():
+        pass
+    if steps is not None:
+      steps.was_told = True
 
   def _join(self, startup):
     program = self.program

@@ -234,7 +234,8 @@ class Run:
     self._closing = contextlib.ExitStack()
     self._closing.enter_context(self.opened.opened(
         Startup(time.monotonic()), _Member(self) if num_workers > 1 else None))
-    self.session, self.steps = self.opened.tf_session, self.opened.steps
+    self.steps = self.opened.steps
+    self.session = self.steps.session
     self.table = ''
     if self.program.warm_start and rank == 0:
       self.table = self.program.warm_start.open()

@@ -57,7 +57,7 @@ class Keeper:
     path = None
     if standing is not None:
       step, values = standing.snapshot
-      load_values(session.tf_session, {variable: values[variable.op.name]
+      load_values(session.steps.session, {variable: values[variable.op.name]
                                        for variable in tf.global_variables()})
       session.steps.resume(step)
       history.parse(standing.history, step)
@@ -110,7 +110,7 @@ class Keeper:
     """Returns the variables of now, or their step if the chief saves; None without a folder."""
     if self._by_chief:
       return Snapshot(self._session.step, {})
-    return self._checkpoints.take(self._session.tf_session) if self._checkpoints else None
+    return self._checkpoints.take(self._session.steps.session) if self._checkpoints else None
 
   def save_best(self, measured: Optional[Snapshot]) -> None:
     """Saves the weights that were measured: these, or those of now."""
@@ -132,7 +132,7 @@ class Keeper:
   def stand(self) -> Standing:
     """Returns where the run goes on from in another graph, and saves it if any step is done."""
     snapshot = self._session.steps.pass_began or self.take() or take_snapshot(
-        self._session.tf_session)
+        self._session.steps.session)
     if snapshot.step and not self._is_saved(snapshot.step):
       self._write(snapshot)
     self.close()

@@ -222,7 +222,7 @@ class Run:
           self._signals.leave_to_run(progress.seconds_per_step)
           self.result = build_result(
               session.steps, progress, self._loop.run(), trained=self._find_trained(),
-              examples_seen=int(session.tf_session.run(get_examples_seen())),
+              examples_seen=int(session.steps.session.run(get_examples_seen())),
               started=self._startup.started)
           callbacks.end()
           if worker is not None:

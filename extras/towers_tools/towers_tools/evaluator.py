@@ -82,7 +82,7 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
     while not _is_over(folder, evaluations.last_step(), config.count_steps(plan),
                        best_metric=config.best_metric, early_stopping=config.early_stopping):
       after = evaluations.last_step()
-      step = _take_newest(session.tf_session, program.averages, folder, after)
+      step = _take_newest(session.steps.session, program.averages, folder, after)
       if step is None:
         if time.monotonic() - told_at >= _SECONDS_BETWEEN_LINES:
           told_at = time.monotonic()
@@ -90,7 +90,7 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
                      f'{max(0, after)}')
         time.sleep(_SECONDS_BETWEEN_LOOKS)
         continue
-      plan = plan.resumed_at(step, int(session.tf_session.run(get_examples_seen())))
+      plan = plan.resumed_at(step, int(session.steps.session.run(get_examples_seen())))
       measured = steps.begin_pass(step)
       steps.validate(measured)
       means = find_numbers(measured.means())

@@ -6,7 +6,9 @@ from typing import Any, List, NamedTuple, Tuple
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
+from towers.graph.writes import find_writes
 from towers.input.pipeline import GET_NEXTS
+from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.patterns import shorten
 from towers.training_graph import TrainingGraph
 
@@ -21,10 +23,12 @@ class BatchesTaken(NamedTuple):
     by_towers: whether the towers take theirs, of training or of the switch.
     by_validation: whether a validation tower takes its own.
     updates: whether the run updates the weights.
+    moves_step: whether it writes `global_step` or `examples_seen`, as an update does.
   """
   by_towers: bool
   by_validation: bool
   updates: bool
+  moves_step: bool
 
 
 def list_fetched(graph: tf.Graph, fetches: Any) -> Tuple[tf.Operation, ...]:
@@ -62,7 +66,10 @@ def find_taken(program: TrainingGraph, fetched: Tuple[tf.Operation, ...]) -> Bat
   validation, own = program.validation, set()
   if validation is not None and validation.is_validating is None:
     own = find_needed([validation.sums.op])
-  return BatchesTaken(bool(inputs - own), bool(inputs & own), updates)
+  with program.graph.as_default():
+    counters = [get_global_step().op, get_examples_seen().op]
+  moves_step = any(write.op in needed for write in find_writes(program.graph, counters))
+  return BatchesTaken(bool(inputs - own), bool(inputs & own), updates, moves_step)
 
 
 def put_back(program: TrainingGraph, taken: BatchesTaken, *, is_validating: bool) -> List[Any]:

@@ -17,6 +17,7 @@ from typing import Any, Callable, ContextManager, Optional, Tuple
 import numpy as np
 
 from tensorflow_v1 import Call, tf, uncompiled
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checks.law import has_parts, judge
 from towers.placement.collectives import meet_towers
@@ -42,7 +43,7 @@ class Steps:
   """A program in a session, step by step.
 
   Attributes:
-    session: the open `tf.Session`.
+    session: the open `tf.Session`, a `SharedSession`.
     program: the program that runs in it.
     step: how many steps are done, and so the index of the next one.
     plan: of the training split, from where the session has resumed.
@@ -54,6 +55,7 @@ class Steps:
     metrics: of the training steps, and how long they waited for input.
     training_moved, validation_moved: whether a run of other fetches has taken batches that steps
       or validation are still to have.
+    was_told: whether somebody else has run the session, and may have moved `global_step`.
     pass_began: where a validation tower measures weights of steps ago, all variables of then, for a
       run that ends meanwhile to measure them again; else None.
   """
@@ -64,7 +66,7 @@ class Steps:
     self.runs = 0
     self.activity = 'set-up'
     self.metrics = TrainingMetrics(program)
-    self.training_moved = self.validation_moved = False
+    self.training_moved = self.validation_moved = self.was_told = False
     self.pass_began: Optional[Snapshot] = None
     self._beside: Optional[ValidationPass] = None
     self.session = session
@@ -123,7 +125,7 @@ class Steps:
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
     self.step, self._beside = step, None
-    self.training_moved = self.validation_moved = False
+    self.training_moved = self.validation_moved = self.was_told = False
     self.activity, is_first = 'warm-up', self.runs == 0
     rows = self.program.feed.start(
         self.session, step=step, offset=self.plan.offset,
@@ -145,9 +147,33 @@ class Steps:
 
   def move_back(self) -> None:
     """Starts the training input again where the next step's examples begin, if it has moved."""
+    if self.was_told:
+      self.follow()
     if self.training_moved:
       self.program.feed.start(self.session, step=self.step, offset=self.plan.offset)
       self.training_moved = False
+
+  def follow(self, *, has_updated: bool = False) -> None:
+    """Goes on from where `global_step` is, which other runs than steps may have moved.
+
+    Where such a run `has_updated` the weights once, and put a batch for the one that it has taken,
+    the input has gone along; else it starts again.
+    """
+    self.was_told = False
+    step, seen = (int(value) for value in self.session.run(self._counters))
+    was, self.step = self.step, step
+    self.training_moved |= step != was + has_updated
+    planned = self.plan.examples_before(step)
+    if seen == planned or self.program.train_examples.marks_bad and seen < planned:
+      return
+    self.training_moved = True
+    self.resume(step)
+    if seen == self.program.plan.examples_before(step):
+      return  # As in a run of which nothing was set.
+    write_line(f'WARNING: global_step was {was} and is now {step}, and examples_seen is {seen}: '
+               'the examples go on behind these, whatever the step. If they are to be those of '
+               f'step {step + 1}, write towers.get_examples_seen().load({planned}, '
+               'session.tf_session); session.restore(folder) restores both.')
 
   def broadcast(self) -> None:
     """Copies the chief's variables to all workers, which all call it; does nothing if alone."""
@@ -196,7 +222,7 @@ class Steps:
       The loss, and None or what the second try has found: then it is done too, or has changed no
       variable and does not count.
     """
-    if self.training_moved:
+    if self.training_moved or self.was_told:
       self.move_back()
     self._beside = beside
     try:

@@ -1,0 +1,233 @@
+"""A session, whatever thread or default graph calls it, and whoever else runs what is beneath."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.in_process_cluster import InProcessCluster
+from towers.placement.counters import get_examples_seen, get_global_step
+
+STEPS = 3
+
+
+def build(**settings):
+  return small.program(**dict(dict(train=small.random_examples(37), shuffle=True, seed=1),
+                              **settings))
+
+
+def in_main_thread(act):
+  return act()
+
+
+def in_other_graph(act):
+  with tf.Graph().as_default():
+    return act()
+
+
+def in_other_thread(act):
+  found = []
+  thread = threading.Thread(target=lambda: found.append(act()))
+  thread.start()
+  thread.join()
+  return found[0]
+
+
+def predict_logits(features, labels):
+  del labels
+  return small.dense(tf.tanh(small.dense(features, 4, 'hidden')), small.NUM_CLASSES, 'logits')
+
+
+CALLS = dict(
+    train=lambda session, folder: session.train(),
+    validate=lambda session, folder: session.validate(),
+    run=lambda session, folder: session.run(session.program.train_op),
+    fetch=lambda session, folder: session.run(
+        [session.program.towers[0].loss, session.program.towers[0].variables]),
+    save=lambda session, folder: small.read_checkpoint(session.save(folder + '/own')),
+    restore=lambda session, folder: session.restore(folder + '/before')[-1:],
+    evaluate=lambda session, folder: session.evaluate(small.random_examples(7, seed=5)),
+    predict=lambda session, folder: session.predict(
+        small.random_examples(7, seed=5), predict_logits),
+    metrics=lambda session, folder: session.metrics(),
+    step=lambda session, folder: session.step)
+KINDS = dict(plain=dict(), micro=dict(accumulate=2), replicas=dict(variables='replicated'),
+             tower=dict(validation_tower=True, num_towers=3), averages=dict(average_weights=0.9))
+
+
+def call_all(where, folder, **settings):
+  """Returns what each call gives between two steps, and the variables behind them."""
+  program, given = build(**settings), {}
+  with program.session() as session:
+    for _ in range(STEPS):
+      where(session.train)
+    session.save(folder + '/before')
+    for name, call in CALLS.items():
+      if name == 'run' and 'accumulate' in settings:
+        continue
+      given[name] = where(lambda call=call: call(session, folder))
+      given[f'a step after {name}'] = where(session.train)
+    where(lambda: session.tf_session.run(program.towers[0].variables))
+    given['the last step'] = where(session.train)
+    assert session.step == session.run(get_step(program))
+    given['variables'] = small.read_variables(program, session)
+  return given
+
+
+def get_step(program):
+  with program.graph.as_default():
+    return get_global_step()
+
+
+@pytest.mark.nightly(but=['other_thread-plain', 'other_graph-averages'])
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize('kind', sorted(KINDS))
+@pytest.mark.parametrize('where', [in_other_graph, in_other_thread],
+                         ids=['other_graph', 'other_thread'])
+def test_each_call_does_what_it_does_in_the_main_thread(where, kind, tmp_path):
+  expected = call_all(in_main_thread, str(tmp_path / 'main'), **KINDS[kind])
+  found = call_all(where, str(tmp_path / 'other'), **KINDS[kind])
+  assert list(found) == list(expected)
+  for name, value in expected.items():
+    for one, other in zip(tf.nest.flatten(found[name]), tf.nest.flatten(value)):
+      np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+def count_session_runs(session):
+  """Returns a list that grows with each run of the `tf.Session` but those of prepared steps."""
+  counted, shared = [], session.steps.session
+  run = shared.run
+
+  def count(*args, **kwargs):
+    counted.append(args)
+    return run(*args, **kwargs)
+
+  shared.run = count
+  return counted
+
+
+def test_a_step_runs_the_session_once():
+  with build().session() as session:
+    session.train()
+    counted = count_session_runs(session)
+    for _ in range(STEPS):
+      session.train()
+    assert not counted and session.steps.runs == 1 + 1 + STEPS  # The start, and the steps.
+    session.tf_session.run(get_step(session.program))
+    for _ in range(STEPS):  # One look at the counters, whatever else has run.
+      session.train()
+    assert len(counted) == 1
+
+
+def ids_model(batch, is_training):
+  """Its loss is the mean of the examples' numbers."""
+  ids, = batch
+  return ids + 0 * tf.get_variable('w', [])
+
+
+def number_examples(num_examples):
+  return towers.from_arrays((np.arange(num_examples, dtype=np.float32),))
+
+
+def test_an_update_counts_wherever_it_was_asked_for():
+  program = build(model=ids_model, train=number_examples(48), validation=None, shuffle=False)
+  with program.session() as session:
+    losses = [session.train()]
+    for where in (in_other_thread, in_other_graph, in_main_thread):
+      losses.append(where(lambda: session.run([program.gradients.loss, program.train_op]))[0])
+    assert session.step == 4
+    session.run(program.towers[0].loss)  # Looks at a batch, so that the input starts again.
+    losses += [session.train(), session.train()]
+  assert losses == [3.5 + 8 * step for step in range(6)]
+
+
+def test_an_update_in_the_session_beneath_counts():
+  program = build(model=ids_model, train=number_examples(48), validation=None, shuffle=False)
+  with program.session() as session:
+    for _ in range(2):
+      session.tf_session.run([program.train_op, program.feed.put_ops])
+    assert session.step == 2 and session.train() == 3.5 + 16
+
+
+def test_the_input_follows_a_saver_of_ones_own(tmp_path, capsys):
+  program = build(average_weights=0.9)
+  with program.session() as session:
+    with program.graph.as_default():
+      saver = tf.train.Saver()
+    for _ in range(STEPS):
+      session.train()
+    saver.save(session.tf_session, str(tmp_path / 'own'))
+    expected = [session.train() for _ in range(5)]
+    in_other_thread(lambda: saver.restore(session.tf_session, str(tmp_path / 'own')))
+    assert session.step == STEPS
+    assert [session.train() for _ in range(5)] == expected
+  assert 'WARNING' not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('by', ['run', 'tf_session'])
+def test_a_step_that_is_set_alone_is_named_with_the_line_that_sets_the_examples(by, capsys):
+  program = build(model=ids_model, train=number_examples(48), validation=None, shuffle=False)
+  with program.graph.as_default():
+    assign, seen = get_global_step().assign(1).op, get_examples_seen()
+  with program.session() as session:
+    for _ in range(STEPS):
+      session.train()
+    (session if by == 'run' else session.tf_session).run(assign)
+    assert session.step == 1
+    assert session.train() == 3.5 + 8 * STEPS and session.step == 2
+    shown = capsys.readouterr().out
+    assert 'global_step was 3 and is now 1, and examples_seen is 24' in shown
+    line = 'towers.get_examples_seen().load(8, session.tf_session)'
+    assert line in shown and shown.count('WARNING') == 1
+    seen.load(8, session.tf_session)
+    session.tf_session.run(assign)
+    assert session.train() == 3.5 + 8 and session.step == 2
+  assert 'WARNING' not in capsys.readouterr().out
+
+
+def test_the_loop_follows_a_callback_that_restores_by_a_saver(tmp_path):
+  program, recorder, losses = build(validation=None), small.Recorder(), []
+  with program.graph.as_default():
+    saver = tf.train.Saver()
+
+  class Back(towers.Callback):
+    def on_step(self, run):
+      losses.append((run.step, run.metrics['loss']))
+      if len(recorder.losses) == 2:
+        saver.save(run.session.tf_session, str(tmp_path / 'own'))
+      if len(recorder.losses) == 4:
+        saver.restore(run.session.tf_session, str(tmp_path / 'own'))
+
+  result = towers.train(program, steps=6, quiet=True, callbacks=[recorder, Back()])
+  assert result['global_step'] == 6 and recorder.losses[2:4] == recorder.losses[4:6]
+
+
+def test_init_from_is_there_for_whoever_asks_first(tmp_path):
+  with build().session() as session:
+    session.train()
+    session.save(str(tmp_path))
+    saved = session.run(session.program.towers[0].variables[0])
+  for ask in (lambda session, weight: session.tf_session.run(weight),
+              lambda session, weight: weight.eval(),
+              lambda session, weight: session.tf_session.make_callable(weight)(),
+              lambda session, weight: session.run(weight)):
+    program = build(init_from=str(tmp_path))
+    with program.session() as session:
+      np.testing.assert_array_equal(ask(session, program.towers[0].variables[0]), saved)
+
+
+@pytest.mark.nightly
+def test_workers_are_called_in_threads_of_their_own(tmp_path):
+  """Each call of `InProcessCluster` is in a thread without a default graph."""
+  settings = dict(train=small.random_examples(37), shuffle=True)
+  with InProcessCluster(num_workers=2, num_towers=1, **settings) as cluster:
+    cluster.train(STEPS)
+    [path, _] = cluster.each(lambda run: run.opened.save(str(tmp_path)))
+    expected = cluster.train()
+    assert cluster.each(lambda run: run.opened.step) == [STEPS + 1] * 2
+  with small.Run(num_towers=2, **settings) as run:
+    assert run.opened.restore(path) == path
+    assert run.train() == pytest.approx(expected, abs=1e-6)
