@@ -106,6 +106,36 @@ def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
     assert not one.any() or (one != other).any()
 
 
+def make_with_a_name_for_trainable(is_before):
+  """Returns what makes a model of `tf.Variable(value, name)`; the second argument is trainable."""
+  def make():
+    outside = tf.Variable(tf.zeros([3]), 'biases') if is_before else None
+
+    def model(batch, is_training):
+      biases = outside if is_before else tf.Variable(tf.zeros([3]), 'biases')
+      return losses_of(small.dense(batch[0], 3, 'logits') + biases, batch[1])
+
+    return model
+
+  return make
+
+
+@pytest.mark.nightly(but=['host-False', 'replicated-True'])
+@pytest.mark.parametrize('is_before', [False, True])
+@pytest.mark.parametrize('placement', ['host', 'replicated'])
+def test_a_name_in_the_place_of_trainable_trains(placement, is_before):
+  with small.Run(make_model=make_with_a_name_for_trainable(is_before), placement=placement,
+                 optimizer='adam') as run:
+    assert sorted(run.weights()) == ['Variable', 'logits/biases', 'logits/weights']
+    run.train()
+    # Both biases have one gradient.
+    weights = run.weights()
+    np.testing.assert_allclose(weights['Variable'], weights['logits/biases'], atol=1e-6)
+    small.assert_moved(run.initial_weights, weights)
+    with run.graph.as_default():
+      assert {variable.trainable for variable in tf.trainable_variables()} == {True}
+
+
 def test_keras_layers_made_in_every_tower_are_refused_by_name():
   with pytest.raises(UsageError, match='dense_1/kernel(.|\n)*once, outside of the model function'):
     small.Run(model=lambda batch, _: losses_of(keras.layers.Dense(3)(batch[0]), batch[1]))

@@ -97,6 +97,9 @@ class VariableStore:
           self.initial_ops.update(find_random_ops(settings['initial_value']))
         return self.made[name]
 
+    if settings.get('trainable') is not None:
+      # A string by tf.Variable(value, 'name'), which TensorFlow notices where a variable is copied.
+      settings['trainable'] = bool(settings['trainable'])
     device = min(self._bytes_on, key=lambda candidate: self._bytes_on[candidate])
     with tf.device(device), tf.name_scope(None):
       # Ref variables race on CPU devices, and do not go together with resources as slots.
@@ -149,13 +152,15 @@ def check_made_before(variables: Sequence[Variable]) -> None:
                      'first variable, and after tf.disable_v2_behavior().')
 
 
-def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> None:
-  """Seeds variables that were made before the towers like those of the store."""
+def adopt_made_before(store: VariableStore, variables: Sequence[Variable]) -> None:
+  """Makes variables from before the towers like those of the store: seeded, trained or not."""
   for variable in variables:
-    value = variable.initial_value
+    if variable.op.name in store.made:
+      continue
+    variable._trainable = bool(variable._trainable)
     # A variable of an imported graph has no known initial value.
-    if variable.op.name not in store.made and isinstance(value, tf.Tensor):
-      seed_initial_value(value, store.seed, variable.op.name, store.initial_ops)
+    if isinstance(variable.initial_value, tf.Tensor):
+      seed_initial_value(variable.initial_value, store.seed, variable.op.name, store.initial_ops)
 
 
 def freeze_variables(patterns: Sequence[str]) -> None:

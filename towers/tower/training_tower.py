@@ -30,7 +30,7 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
     tower = build_forward(call, call.whole.batches[index], recording, index=index)
   if index == 0:
     _check_trained(call)
-    variables.seed_made_before(store, tf.trainable_variables())
+    variables.adopt_made_before(store, tf.trainable_variables())
     variables.freeze_variables(frozen)
   else:
     variables.check_shared(before, tf.global_variables(), tower=index)
