@@ -15,8 +15,10 @@ import numpy as np
 from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
-from towers.graph.writes import check_measuring
+from towers.graph.walk import find_needed
+from towers.graph.writes import check_measuring, find_writes
 from towers.input.feed import Feed, build_batches
+from towers.placement.counters import counted_by, get_global_step
 from towers.placement.host import HOST
 from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
@@ -143,21 +145,38 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
                     fix='build its plan with num_towers=1, and its feed with one device.')
   [batch], [device] = build_batches(feed), feed.devices
 
+  step = get_global_step()
+  variables = {**store.made, step.op.name: step}
   snapshots: Dict[str, Variable] = {}
   with tf.device(device), tf.name_scope('snapshot'):
-    for name, variable in store.made.items():
+    for name, variable in variables.items():
       zeros = tf.zeros(variable.shape, variable.dtype.base_dtype)
       snapshots[name] = tf.Variable(zeros, name=name, trainable=False, use_resource=True,
                                     collections=[tf.GraphKeys.LOCAL_VARIABLES])
-    measured = {**store.made, **(averages.variables if averages else {})}
+    measured = {**variables, **(averages.variables if averages else {})}
     snapshot_op = tf.group(*[snapshots[name].assign(measured[name].read_value(), read_value=False)
                              for name in snapshots], name='take')
 
-  draws = begin_draws(store.seed)
-  whole = join_batches([batch])
-  tower = build_forward(ModelCall(model, store, whole, draws, precision=precision), batch,
-                        record_tower(device), index=index, instead=snapshots)
-  # The training towers change the variables meanwhile.
-  check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
+  recording = record_tower(device)
+  call = ModelCall(model, store, join_batches([batch]), begin_draws(store.seed),
+                   precision=precision)
+  with counted_by(snapshots[step.op.name]):
+    tower = build_forward(call, batch, recording, index=index, instead=snapshots)
+  _check_snapshots(variables, recording.list_ops())
   return build_validation([tower], feed=feed, is_validating=None,
                           workers=workers)._replace(snapshot_op=snapshot_op)
+
+
+def _check_snapshots(variables, ops):
+  """Refuses a tower, of these ops, that reads what training towers change meanwhile.
+
+  Those `variables`, by name, have snapshots; others were made before the program.
+  """
+  # A module may have computed something of its variables before the program too.
+  needed = find_needed(ops)
+  others = [variable for variable in tf.global_variables() if variable.op.name not in variables
+            and not needed.isdisjoint(variable.handle.consumers())]
+  changed = [variable for variable in others if any(
+      write.op is not variable.initializer
+      for write in find_writes(variable.graph, [variable.handle.op]))]
+  check_reads([*variables.values(), *changed], needed, fix='use validation=switch')

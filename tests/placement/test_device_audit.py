@@ -125,11 +125,11 @@ def test_a_validation_step_sends_one_vector_from_each_tower(name):
   assert len(found.from_host()) - len(weights) - len(norms) <= 8 * len(devices)
 
 
-def test_a_snapshot_sends_each_weight_once():
+def test_a_snapshot_sends_each_weight_and_the_step_once():
   _, _, program = audit('tower')
   found = DeviceAudit([program.validation.snapshot_op])
   assert not found.without_device and not found.without_kernel and not found.to_host()
-  assert len(found.from_host()) == len(
+  assert len(found.from_host()) == 1 + len(
       program.graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES))
 
 

@@ -4,7 +4,8 @@
 `examples_seen`, so that an epoch's learning rate depends on neither batch size nor towers.
 """
 
-from typing import Any
+import contextlib
+from typing import Any, Iterator
 
 from tensorflow_v1 import Variable, tf
 from towers.base.usage_error import UsageError
@@ -19,6 +20,17 @@ def get_global_step() -> Variable:
   except TypeError:
     raise UsageError('The program made a variable of the name global_step by itself: write '
                      'tf.train.get_or_create_global_step(), which each step adds 1 to.') from None
+
+
+@contextlib.contextmanager
+def counted_by(step: Variable) -> Iterator[None]:
+  """Opens a context in which another variable is the global step, also for a model."""
+  steps = tf.get_collection_ref(tf.GraphKeys.GLOBAL_STEP)
+  before, steps[:] = list(steps), [step]
+  try:
+    yield
+  finally:
+    steps[:] = before
 
 
 def get_examples_seen() -> Variable:

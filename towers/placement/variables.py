@@ -17,7 +17,20 @@ name has no tower in it, so that checkpoints fit any number of towers.
 import contextlib
 import copy
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Container,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError, check_choice, check_same_number, format_lines
@@ -201,18 +214,17 @@ def stand_in(
   return getter, creator
 
 
-def check_reads(store: VariableStore, instead: Dict[str, Variable], *, scope: str,
-                fix: str) -> None:
-  """Refuses a tower that reads a variable instead of the one that stands in for it.
+def check_reads(variables: Iterable[Variable], ops: Container[Operation], *, fix: str) -> None:
+  """Refuses a tower, of whose ops one reads a variable instead of the one that stands in for it.
 
   A layer that holds its variables does, since it asks for none by name. `fix` ends the message.
   """
-  for name in instead:
-    for op in store.made[name].handle.consumers():
-      if op.name.startswith(scope):
-        raise UsageError(f'The op {op.name} reads the variable {name} itself instead of asking for '
-                         'it by name, as tf.get_variable does, so that it cannot get the variable '
-                         f'that stands in for it: {fix}.')
+  for variable in variables:
+    for op in variable.handle.consumers():
+      if op in ops:
+        raise UsageError(f'The op {op.name} reads the variable {variable.op.name} itself instead '
+                         'of asking for it by name, as tf.get_variable does, so that it cannot get '
+                         f'the variable that stands in for it: {fix}.')
 
 
 @contextlib.contextmanager

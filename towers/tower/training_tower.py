@@ -34,8 +34,10 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
     variables.freeze_variables(frozen)
   else:
     variables.check_shared(before, tf.global_variables(), tower=index)
-  variables.check_reads(store, store.replicas.get(index, {}), scope=tower.scope,
-                        fix='use variables=host, first or balanced, or tower_build=clone')
+  if index in store.replicas:
+    variables.check_reads(
+        [store.made[name] for name in store.replicas[index]], set(recording.list_ops()),
+        fix='use variables=host, first or balanced, or tower_build=clone')
 
   tower = tower._replace(variables=store.list_trainable(index))
   num_forward = len(recording.list_ops())
