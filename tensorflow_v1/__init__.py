@@ -45,6 +45,7 @@ from tensorflow_v1.sessions import (
     private_session,
 )
 from tensorflow_v1.types import (
+    RUN_ERRORS,
     Dataset,
     DType,
     Gradient,
@@ -54,4 +55,5 @@ from tensorflow_v1.types import (
     Session,
     Tensor,
     Variable,
+    is_run_error,
 )

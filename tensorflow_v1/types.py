@@ -21,3 +21,12 @@ Variable = tf.Variable
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
 """Of one variable: dense, or sparse with the rows that a step touched."""
+
+RUN_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+"""What a session's run raises. The second is the first where an op has quoted bytes that are not
+UTF-8, as of a number in a CSV file; its `object` is the message. 1.14 ends the process there."""
+
+
+def is_run_error(error: Exception) -> bool:
+  """Returns whether a session's run has raised one of RUN_ERRORS, and not Python's own code."""
+  return not isinstance(error, UnicodeDecodeError) or b'[[{{node ' in error.object

@@ -16,7 +16,7 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
-from tensorflow_v1 import CountedSession, tf
+from tensorflow_v1 import RUN_ERRORS, CountedSession, is_run_error, tf
 from towers.base.usage_error import UsageError
 from towers.forward import ForwardCache
 from towers.placement.cluster import read_cluster
@@ -156,7 +156,7 @@ class Session:
       return float(steps.train())
     except NotFinite:
       return self._take_again()
-    except tf.errors.OpError as error:
+    except RUN_ERRORS as error:
       raise self._explain(error) from None
     finally:
       watchdog.steps = watched
@@ -311,10 +311,12 @@ class Session:
     """Opens a context in which an error of TensorFlow becomes a `RunError` in plain words."""
     try:
       yield
-    except tf.errors.OpError as error:
+    except RUN_ERRORS as error:
       raise self._explain(error) from None
 
   def _explain(self, error):
+    if not is_run_error(error):
+      return error
     others = self._worker and self._worker.peers.explain(error)
     return others or explain(error, self.steps)
 

@@ -5,7 +5,9 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.data.test_records import take
+from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.training.faults.run_error import RunError
 
 
 def ids(num):
@@ -45,6 +47,30 @@ def test_a_function_may_make_a_generator():
 
   steps = take(towers.from_dataset(make), 'shard', 2, num_steps=2, batch_size=5)
   assert [sorted(step) for step in steps] == [list(range(5)), list(range(5, 10))]
+
+
+@pytest.mark.parametrize('read', [
+    pytest.param(tf.identity, id='as_it_is', marks=pytest.mark.skipif(
+        tf.__version__.startswith('1.'), reason='TensorFlow 1.14 ends the process')),
+    # The line of docs/faults.md.
+    pytest.param(lambda line: tf.strings.unicode_transcode(line, 'UTF-8', 'UTF-8'), id='by_line'),
+])
+def test_an_error_that_quotes_what_is_not_utf8_is_told(tmp_path, read):
+  (tmp_path / 'file').write_bytes(b'1\n' * 8 + b'caf\xe9\n' + b'1\n' * 4)
+
+  def make():
+    return tf.data.TextLineDataset(str(tmp_path / 'file')).map(
+        lambda line: tf.io.decode_csv(read(line), [[0.0]])[0])
+
+  with pytest.raises(UsageError, match='mine: a first look .* is not a valid float: caf'):
+    towers.from_dataset(make, name='mine')
+  program = small.program(lambda batch, is_training: batch * tf.get_variable('w', []),
+                          train=towers.from_dataset(make, num_examples=13, name='mine'),
+                          validation=None)
+  with pytest.raises(RunError, match=r'input .* \(split mine\) failed .*: caf'), \
+      program.session() as session:
+    session.train()
+    session.train()
 
 
 def test_unknown_shapes_become_those_of_the_first_element():

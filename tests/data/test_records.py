@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from tests import ROOT
 from tests.data.pictures import damage
 from tests.harness import taking
 from towers.base.usage_error import UsageError
-from towers.data.formats.tfrecord import Records, load_index
+from towers.data.formats.tfrecord import Records, load_index, write_record
 
 NUM = 100
 
@@ -131,6 +132,64 @@ def test_a_bad_record_is_named_or_left_out_alone(tmp_path, capsys, kind, mode):
       list(range(8)), [8, 9, 10, 11, 12, 14, 15], list(range(16, 20))]
   [line] = capsys.readouterr().err.splitlines()
   assert f'{path}: record 13 at byte {offset}' in line
+
+
+def write_texts(path, contents):
+  """Writes records whose checksums are right, whatever is in them."""
+  with open(str(path), 'wb') as file:
+    for content in contents:
+      write_record(file, content)
+  return path
+
+
+def text_example(text):
+  """A record with a number as text, and with bytes that are no text."""
+  example = tf.train.Example()
+  example.features.feature['text'].bytes_list.value.append(text)
+  example.features.feature['image'].bytes_list.value.append(b'\xff\xd8' * 200)
+  return example.SerializeToString()
+
+
+def parse_text(record):
+  features = tf.io.parse_single_example(record, {'text': tf.io.FixedLenFeature([], tf.string)})
+  return tf.strings.to_number(features['text'])
+
+
+def parse_csv(record):
+  return tf.io.decode_csv(record, [[0.0]])[0]
+
+
+# A function that parses, its records, one on which TensorFlow fails, and the reason.
+BAD = dict(
+    no_example=(parse_text, text_example, b'\xff' * 30, r'no tf\.train\.Example'),
+    # The length of a part, of more than 2^31 bytes.
+    long_part=(parse_text, text_example, b'\n\x08\n\x86\x80\x80\x80\x08\n\x00',
+               r'no tf\.train\.Example'),
+    text=(parse_text, text_example, text_example(b'caf\xe9'), r'parse fails: .*: caf\?'),
+    csv=(parse_csv, bytes, b'caf\xe9', r'parse fails: Field 0 .*: caf\?'),
+    missing=(parse_text, text_example, b'', r'parse fails: Feature: text'))
+
+
+@pytest.mark.nightly(but=('fail-no_example', 'fail-text', 'skip-csv'))
+@pytest.mark.parametrize('kind', sorted(BAD))
+@pytest.mark.parametrize('policy', ['fail', 'skip'])
+def test_a_record_of_which_python_cannot_be_told_is_named_or_left_out(
+    tmp_path, capsys, kind, policy):
+  # On TensorFlow 1.14 the error, and on both the parsing op itself, end the process.
+  parse, make, bad, reason = BAD[kind]
+  good = [make(b'%d' % number) for number in range(20)]
+  path = write_texts(tmp_path / 'file', [*good[:13], bad, *good[14:]])
+  place = f'record 13 at byte {int(load_index(path).offsets[13])}: .*{reason}'
+  examples = towers.from_tfrecords(path, parse, name='mine', on_bad_record=policy)
+  steps = [list(range(8)), [8, 9, 10, 11, 12, 14, 15], list(range(16, 20))]
+  if policy == 'fail':
+    with pytest.raises(tf.errors.OpError, match=place):
+      take(examples, num_steps=3)
+  else:
+    assert [sorted(step) for step in take(examples, num_steps=6)] == 2 * steps
+    assert re.search(place, capsys.readouterr().err)
+    path = write_texts(tmp_path / 'first', [bad, *good])
+    assert towers.from_tfrecords(path, parse, on_bad_record='skip').num_examples == 21
 
 
 def test_what_cannot_be_read_is_refused_at_once(tmp_path):

@@ -8,9 +8,16 @@ _LONGEST = 300
 _FULL = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
 
 
+def find_message(error: Exception) -> str:
+  """Returns all that an error says; of one that could not be decoded, with `\\xe9` for a byte."""
+  if isinstance(error, UnicodeDecodeError):
+    return error.object.decode(errors='backslashreplace')
+  return getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
+
+
 def find_reason(error: Exception) -> str:
   """Returns what happened in one line: `SomeFile: No space left on device`."""
-  text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
+  text = find_message(error)
   # TensorFlow 2.x puts the place where the op was created first.
   text = re.split(r"\nNode: '[^\n]*\n", text)[-1]
   for line in text.splitlines():

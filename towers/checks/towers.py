@@ -14,7 +14,7 @@ from typing import List, NamedTuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import RUN_ERRORS, tf
 from towers.arguments import with_known_names
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, check_choice
@@ -131,7 +131,7 @@ def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
   first = build(1)
   try:
     one = first.run(num_steps)
-  except tf.errors.OpError as error:
+  except RUN_ERRORS as error:
     reason = _summarize(error)
     raise UsageError(f'Not even one tower can take {num_steps} steps: {reason}') from error
   try:
@@ -237,4 +237,5 @@ def _find_reason(rows) -> str:
 
 def _summarize(error):
   """Returns the op that failed and the reason, without the stacks that TensorFlow adds."""
-  return ('' if error.op is None else f'{format_op(error.op)}: ') + find_reason(error)
+  op = getattr(error, 'op', None)
+  return ('' if op is None else f'{format_op(op)}: ') + find_reason(error)

@@ -1,7 +1,7 @@
 """Data set ops: what the ops of a tf.data.Dataset show of it before any element is read."""
 
 import re
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple
 
 from towers.base.usage_error import UsageError
 
@@ -9,6 +9,21 @@ from towers.base.usage_error import UsageError
 _ONE_BY_ONE = ('Cache', 'Map', 'Options', 'ParallelMap', 'Prefetch', 'Repeat', 'Shard', 'Shuffle',
                'ShuffleAndRepeat', 'Skip', 'Take')
 _BATCHES = ('Batch', 'PaddedBatch', 'MapAndBatch')
+_EXAMPLE = re.compile('Parse(Single)?(Sequence)?Example')
+# Ops whose errors quote what they were given, as those that parse Examples quote all of one.
+_QUOTING = ('DecodeCSV', 'DecodeJSONExample', 'ParseTensor', 'StringToNumber')
+_PASSING = ('ExpandDims', 'Identity', 'Pack', 'Reshape')
+
+
+class Parsing(NamedTuple):
+  """What the function of a map does with the string that it gets.
+
+  Attributes:
+    kind: 'Example' or 'SequenceExample' if it parses all of it as one; else ''.
+    quotes: whether an error may quote parts of it.
+  """
+  kind: str
+  quotes: bool
 
 
 def check_ops(dataset: Any, name: str) -> None:
@@ -87,3 +102,28 @@ def _is_random(op: Any) -> bool:
   if 'reshuffle_each_iteration' not in op.node_def.attr or op.get_attr('reshuffle_each_iteration'):
     return True
   return [get_constant(seed) for seed in op.inputs[2:4]] == [0, 0]
+
+
+def find_parsing(dataset: Any) -> Parsing:
+  """Returns what the function of a map, which made the data set, does with a string."""
+  from tensorflow_v1 import find_last_op
+  from towers.graph.walk import find_called, walk_called
+  op: Any = find_last_op(dataset)
+  inner = [node for _, node in walk_called(op.graph, op.node_def)]
+  kinds = [kind for name in find_called(op.graph, op.node_def)
+           for kind in _find_kinds(op.graph._get_function(name).definition)]
+  quoting = _QUOTING if kinds else (*_QUOTING, *(
+      node.op for node in inner if _EXAMPLE.match(node.op)))
+  return Parsing(max(kinds, default=''), any(node.op in quoting for node in inner))
+
+
+def _find_kinds(function):
+  """Yields as what a function parses the whole of its argument."""
+  whole = {argument.name for argument in function.signature.input_arg}
+  for node in function.node_def:
+    if node.input and node.input[0].split(':')[0] in whole:
+      if node.op in _PASSING:
+        whole.add(node.name)
+      match = _EXAMPLE.match(node.op)
+      if match:
+        yield (match.group(2) or '') + 'Example'

@@ -168,10 +168,10 @@ def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
   """Raises what TensorFlow raises as a UsageError."""
-  from tensorflow_v1 import tf
+  from tensorflow_v1 import RUN_ERRORS
   try:
     yield
-  except tf.errors.OpError as error:
+  except RUN_ERRORS as error:
     raise UsageError(
         f'{name}: a first look at the data set fails: {find_reason(error)}. If it needs tables or '
         'variables of the program, give num_examples and set all shapes: then nothing is read '

@@ -21,8 +21,9 @@ from towers.data.arrays import check_name
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.components import Components, describe_shapes, find_components
 from towers.data.composite import encode_example
-from towers.data.dataset_ops import check_draws
+from towers.data.dataset_ops import check_draws, find_parsing
 from towers.data.examples import Examples
+from towers.data.formats.example import make_quotable, read_example
 from towers.data.formats.tfrecord import FileIndex, Records, load_index
 from towers.data.stand_ins import build_report, map_chunks
 
@@ -137,21 +138,34 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
   def parse_to_dense(record):
     return encode_example(parse(record), name)
 
-  payload, one_shape, any_sizes = _parse_first(records, parse_to_dense, name, bad_records)
-  reader = _Reader(records, parse_to_dense, one_shape, payload, bad_records)
+  payload, first = _parse_first(records, parse_to_dense, name, bad_records)
+  reader = _Reader(records, parse_to_dense, first.one_shape, payload, first.kind,
+                   np.zeros(len(records), bool), bad_records)
   unequal = Examples(num_examples=len(records), num_bytes=records.lengths, name=name,
-                     read=reader._replace(components=any_sizes).read,
+                     read=reader._replace(components=first.any_sizes).read,
                      marks_bad=bad_records.policy == 'skip')
   return unequal._replace(read=reader.read, unequal=unequal)
 
 
-def _parse_alone(parse, payload: bytes, name: str) -> Tuple[Components, Components]:
-  """Returns the components of a record's example, with its shapes and with sizes that may differ.
+class _Parsed(NamedTuple):
+  """A record that was parsed alone.
 
-  Parses it in a graph and a session of its own; raises a BadRecordError if `parse` fails on it.
+  Attributes:
+    one_shape: the components of its example, with their shapes.
+    any_sizes: the same with sizes that may differ.
+    kind: 'Example' or 'SequenceExample' if `parse` takes all of a record as one; else ''.
+  """
+  one_shape: Components
+  any_sizes: Components
+  kind: str
+
+
+def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
+  """Parses a record in a graph and a session of its own.
 
   Raises:
-    UsageError: it fails on any record, or returns what cannot be batched.
+    BadRecordError: it is not what `parse` takes, or `parse` fails on it.
+    UsageError: `parse` fails on any record, or returns what cannot be batched.
   """
   from tensorflow_v1 import as_written, private_session, tf
   with tf.Graph().as_default() as graph:
@@ -162,25 +176,44 @@ def _parse_alone(parse, payload: bytes, name: str) -> Tuple[Components, Componen
       raise UsageError(f'{name}: parse cannot be built: {error}') from error
     check_draws(dataset, name)
     components = find_components(dataset, name)
-    iterator = tf.data.make_initializable_iterator(dataset)
-    get_next = iterator.get_next()
+    kind, quotes = find_parsing(dataset)
+    if kind:
+      _check(payload, kind)
+    # First without its error, of which Python may not be told.
+    silent, loud = (tf.data.make_initializable_iterator(made) for made in (
+        dataset.apply(tf.data.experimental.ignore_errors()), dataset))
+    example, fails = silent.get_next(), loud.get_next()
     with private_session(graph) as session:
       try:
-        session.run(iterator.initializer, {record: payload})
-        example = session.run(get_next)
-      except tf.errors.OpError as error:
-        raise BadRecordError(f'parse fails: {find_reason(error)}') from None
-  return components.with_shapes_of(example), components.with_ranks_of(example)
+        session.run(silent.initializer, {record: payload})
+        example = session.run(example)
+      except tf.errors.OutOfRangeError:
+        reason = 'where its texts are not ASCII'
+        try:
+          session.run(loud.initializer, {record: make_quotable(payload, kind, quotes=quotes)})
+          session.run(fails)
+        except tf.errors.OpError as error:
+          reason = find_reason(error)
+        raise BadRecordError(f'parse fails: {reason}') from None
+  return _Parsed(components.with_shapes_of(example), components.with_ranks_of(example), kind)
 
 
-def _parse_first(records, parse, name, bad_records) -> Tuple[bytes, Components, Components]:
-  """Returns the first record that can be parsed, and its components; reports those before it."""
+def _check(payload, kind):
+  """Raises a BadRecordError if a record is not of the kind that `parse` takes."""
+  try:
+    read_example(payload, kind)
+  except ValueError as error:
+    raise BadRecordError(f'its payload is no tf.train.{kind}: {error}') from None
+
+
+def _parse_first(records, parse, name, bad_records) -> Tuple[bytes, _Parsed]:
+  """Returns the first record that can be parsed, as it is and parsed; reports those before it."""
   for index in range(min(len(records), _MOST_TRIED)):
     [payload] = records.read([index])
     try:
       if isinstance(payload, BadRecordError):
         raise payload
-      return (payload, *_parse_alone(parse, payload, name))
+      return payload, _parse_alone(parse, payload, name)
     except BadRecordError as error:
       path, offset, record = records.place(index)
       bad_records.report(path, offset, str(error), record=record)
@@ -194,11 +227,15 @@ class _Reader(NamedTuple):
   Attributes:
     components: of every example, with the shapes to which it is held.
     substitute: a record that can be parsed, in place of those that cannot be read.
+    kind: what `parse` takes all of a record as, see `_Parsed`.
+    is_known: of each record, whether it was seen to be of that kind.
   """
   records: Records
   parse: Callable[[Any], Any]
   components: Components
   substitute: bytes
+  kind: str
+  is_known: np.ndarray
   bad_records: BadRecords
 
   def read(self, indices: Any, *, epoch: Any, parallel_calls: int) -> Any:
@@ -231,7 +268,10 @@ class _Reader(NamedTuple):
 
   def _read(self, indices):
     payloads = self.records.read(indices.tolist())
+    for position in np.flatnonzero(~self.is_known[indices]).tolist() if self.kind else ():
+      payloads[position] = self._look(payloads[position])
     is_read = np.array([not isinstance(payload, BadRecordError) for payload in payloads])
+    self.is_known[indices[is_read]] = True
     for position in np.flatnonzero(~is_read).tolist():
       self._report_place(int(indices[position]), str(payloads[position]))
       payloads[position] = self.substitute
@@ -239,10 +279,19 @@ class _Reader(NamedTuple):
     column[:] = payloads
     return column, is_read
 
+  def _look(self, payload):
+    """Returns a record, or why it is not of the kind that an op may be given."""
+    try:
+      if not isinstance(payload, BadRecordError):
+        _check(payload, self.kind)
+    except BadRecordError as error:
+      return error
+    return payload
+
   def _find_reason(self, record: bytes) -> str:
     """Returns why a record that was read cannot be parsed."""
     try:
-      components, _ = _parse_alone(self.parse, record, self.components.name)
+      components = _parse_alone(self.parse, record, self.components.name).one_shape
     except BadRecordError as error:
       return str(error)
     for part, found in zip(self.components.parts, components.parts):

@@ -16,6 +16,7 @@ length of more than 2^31 bytes is enough). It does not encode, since its import 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from towers.data.bad_records import BadRecordError
+from towers.data.formats.example import read_example
 from towers.data.formats.tfrecord import Records
 from towers_data.encoded_images import ImageSource
 
@@ -100,19 +101,7 @@ def decode_example(content: bytes, only: Optional[Iterable[str]] = None) -> Dict
   Raises:
     ValueError: these bytes are no Example.
   """
-  from google.protobuf.message import DecodeError
-
-  from tensorflow_v1 import tf
-
-  example = tf.train.Example()
-  try:
-    num_bytes = example.MergeFromString(content)
-  except DecodeError:
-    # Its own message differs between versions, and says no more.
-    raise ValueError('a field is damaged, or ends behind its message') from None
-  if num_bytes < len(content):  # Before protobuf 4 the end of a group that never began is no error.
-    raise ValueError(f'a group ends at byte {num_bytes} that never began')
-  features = example.features.feature
+  features = read_example(content).features.feature
   names = features if only is None else [name for name in only if name in features]
   return {name: _values_of(features[name]) for name in names}
 

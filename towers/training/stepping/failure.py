@@ -13,7 +13,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from towers.base.reason import find_reason
+from towers.base.reason import find_message, find_reason
 from towers.base.usage_error import UsageError
 from towers.graph.sizes import format_bytes
 from towers.input.micro_batches import find_more
@@ -35,7 +35,7 @@ _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device
 def explain(error: Exception, steps: Steps) -> Union[RunError, UsageError]:
   """Returns the error of a step in words for the user."""
   program = steps.program
-  text = getattr(error, 'message', None) or str(error)
+  text = find_message(error)
   when = f'in {steps.activity}, after {steps.step} steps'
   starved = _STARVED.search(text)
   if starved:

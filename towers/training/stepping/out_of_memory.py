@@ -11,7 +11,7 @@ import re
 from typing import Any, Iterator, Set
 
 from tensorflow_v1 import Operation, tf
-from towers.base.reason import is_about_room
+from towers.base.reason import find_message, is_about_room
 from towers.graph.walk import find_dependents, find_loops, find_needed
 from towers.graph.writes import find_writes
 from towers.training.stepping.steps import Steps
@@ -58,7 +58,7 @@ def _find_step_writes(program: TrainingGraph) -> Set[Operation]:
 
 def _find_failed(error: Any, graph: Any) -> Iterator[Operation]:
   """Yields the ops of towers that an error names; an op of a function has no tower in its name."""
-  for name in NODE.findall(getattr(error, 'message', None) or str(error)):
+  for name in NODE.findall(find_message(error)):
     try:
       if _IN_TOWER.match(name):
         yield graph.get_operation_by_name(name)
