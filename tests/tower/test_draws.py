@@ -15,6 +15,7 @@ import pytest
 import towers
 from tensorflow_v1 import load_keras, tf
 from tests.harness.small import nightly_but
+from towers.placement import philox
 from towers.tower.drawing import draws
 
 NUM_STEPS = 10
@@ -51,6 +52,55 @@ def noise_on_weights(h):
       tf.random.normal([6])) + tf.random.normal([1, 5])
 
 
+def steps_first(h):
+  """Returns activations `[3, batch, 5]`, the time before the rows."""
+  return tf.stack([h, 2 * h, -h])
+
+
+def flat_steps(h, draw):
+  """Draws for `[time * batch, 5]`."""
+  return tf.reduce_mean(tf.reshape(draw(tf.reshape(steps_first(h), [-1, 5])),
+                                   [3, -1, 5]), 0)
+
+
+def flat_rows(h, draw):
+  """Draws for `[batch * time, 5]`."""
+  rows = tf.reshape(tf.transpose(steps_first(h), [1, 0, 2]), [-1, 5])
+  return tf.reduce_mean(tf.reshape(draw(rows), [-1, 3, 5]), 1)
+
+
+def attention(h):
+  """Draws for weights `[to, from, batch, heads]`."""
+  steps = steps_first(h)
+  weights = dropout(0.5)(tf.nn.softmax(tf.einsum('ibd,jbd->ijb', steps, steps), 1)[..., None])
+  return tf.reduce_mean(tf.einsum('ijb,jbd->ibd', weights[..., 0], steps), 0)
+
+
+def heads(h):
+  """Draws for heads that stand one after the other on the axis of the rows."""
+  parts = tf.concat(tf.split(h[:, :4], 2, axis=1), 0)
+  return tf.concat([*tf.split(dropout(0.5)(parts), 2, axis=0), h[:, 4:]], 1)
+
+
+def masked(h):
+  """Draws for rows that a mask keeps; a tower may have none."""
+  places = tf.where(h[:, 0] > 0.3)
+  kept = tf.nn.dropout(tf.gather_nd(h, places), rate=0.5)
+  return h + tf.scatter_nd(places, kept, tf.shape(h, out_type=tf.int64))
+
+
+def tokens(h):
+  """Draws for the values of a ragged tensor, of 0 to 3 tokens for each row."""
+  lengths = tf.cast(tf.floor(2 + 1.99 * h[:, 0]), tf.int64)
+  ragged = tf.RaggedTensor.from_tensor(tf.transpose(steps_first(h), [1, 0, 2]), lengths=lengths)
+  return tf.math.unsorted_segment_sum(dropout(0.5)(ragged.values), ragged.value_rowids(),
+                                      tf.shape(h)[0])
+
+
+def stateless(draw=tf.random.stateless_normal, *, shape, **settings):
+  return draw(shape, seed=tf.stack([tf.train.get_or_create_global_step(), 7]), **settings)
+
+
 # From activations [batch, 5] to others.
 DRAWS = {
     'dropout': dropout(0.5),
@@ -65,6 +115,26 @@ DRAWS = {
         dropout(0.5)(tf.stack([h, 2 * h, -h])), rate=0.5, noise_shape=[1, tf.shape(h)[0], 1]), 0),
     'several rows': lambda h: h * tf.reshape(tf.random.uniform([5 * tf.shape(h)[0]]), [-1, 5]),
     'noise on weights': noise_on_weights,
+    'third axis': attention,
+    'as many steps as rows': lambda h: tf.reduce_mean(dropout(0.5)(tf.stack([h] * 12)), 0),
+    'time first in a loop': lambda h: tf.reduce_mean(turns(2, dropout(0.2))(steps_first(h)), 0),
+    'flat steps': lambda h: flat_steps(h, dropout(0.5)),
+    'flat rows': lambda h: flat_rows(h, dropout(0.5)),
+    'noise of flat steps': lambda h: h + tf.reduce_mean(tf.reshape(
+        tf.random.normal([3 * tf.shape(h)[0], 5]), [3, -1, 5]), 0),
+    'heads on the rows': heads,
+    'two in one': lambda h: tf.add_n(tf.split(dropout(0.5)(tf.concat([h, -h], 0)), 2)),
+    'tiled': lambda h: tf.add_n(tf.split(dropout(0.5)(tf.tile(h, [3, 1])), 3)),
+    'masked': masked,
+    'tokens': tokens,
+    'stateless': lambda h: h + stateless(shape=tf.shape(h)),
+    'stateless steps': lambda h: h + tf.reduce_mean(stateless(shape=tf.shape(steps_first(h))), 0),
+    'stateless integers': lambda h: h * tf.cast(stateless(
+        tf.random.stateless_uniform, shape=tf.shape(h), minval=0, maxval=3, dtype=tf.int32),
+        tf.float32),
+    'stateless for all': lambda h: h + stateless(shape=[5]),
+    'map_fn of flat steps': lambda h: flat_steps(h, lambda rows: tf.map_fn(dropout(0.5), rows)),
+    'map_fn of flat rows': lambda h: flat_rows(h, lambda rows: tf.map_fn(dropout(0.5), rows)),
     'categorical': lambda h: h * tf.cast(tf.random.categorical(h, 5), tf.float32),
     'random crop': lambda h: tf.image.random_crop(h, [tf.shape(h)[0], 2]),
     'shuffled features': lambda h: tf.transpose(tf.random.shuffle(tf.transpose(h))),
@@ -79,8 +149,11 @@ DRAWS = {
     'map_fn of a loop': lambda h: tf.map_fn(turns(2, dropout(0.2)), h)}
 # What a commit tries at once, each kind by itself at night.
 TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
-            'loop in a loop', 'dynamic_rnn', 'random crop', 'map_fn of a loop')
+            'loop in a loop', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
+MORE = ('flat steps', 'heads on the rows', 'tokens', 'stateless', 'stateless steps',
+        'map_fn of flat steps')
 DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
+DRAWS['more'] = lambda h: functools.reduce(lambda h, name: tf.tanh(DRAWS[name](h)), MORE, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.
 POINTS = [
     (1, 'split', dict(accumulate=4)),
@@ -124,10 +197,10 @@ def one_tower(name, **settings):
   return train(name, **settings)
 
 
-@pytest.mark.nightly(but=['together-2', 'noise on weights-6'])
+@pytest.mark.nightly(but=['together-2', 'more-3', 'noise on weights-6'])
 @pytest.mark.parametrize('name, point', itertools.product(DRAWS, POINTS), ids=lambda value: (
     value if isinstance(value, str) else str(value[0])))
-def test_towers_draw_what_one_tower_draws(name, point):
+def test_towers_draw_what_one_tower_draws(name, point, caplog):
   num_towers, mode, settings = point
   before, after, losses = one_tower(
       name, last_batch='carry' if settings.get('last_batch') == 'carry' else 'keep')
@@ -136,6 +209,7 @@ def test_towers_draw_what_one_tower_draws(name, point):
   np.testing.assert_allclose(weights[0], after[0], rtol=0, atol=1e-5)
   np.testing.assert_allclose(others, losses, rtol=1e-5)
   assert len({round(float(loss), 3) for loss in losses}) > 5
+  assert 'neither found nor counted' not in caplog.text
 
 
 @pytest.mark.parametrize('name', [
@@ -209,6 +283,72 @@ def test_rows_and_steps_draw_other_numbers():
   assert len(np.unique(values)) > 0.99 * values.size
 
 
+@pytest.mark.parametrize('num_towers, mode', nightly_but([(3, 'shard')], [
+    (2, 'split'), (2, 'next'), (3, 'shard')]))
+def test_towers_with_the_rows_of_all_draw_what_one_tower_draws(num_towers, mode):
+  def model(batch, is_training):
+    h = dropout(0.5)(steps_first(tf.matmul(batch[0], tf.get_variable('w', [3, 5]))))
+    of_all = towers.all_rows(tf.reduce_mean(h, 0))
+    return tf.reduce_mean(tf.square(h), [0, 2]) + tf.reduce_mean(tf.square(of_all))
+
+  def train(num_towers, mode):
+    with tf.Graph().as_default():
+      program = towers.Program(
+          model, train=towers.from_arrays(x), batch_size=12, num_towers=num_towers,
+          input_mode=mode, optimizer=tf.train.GradientDescentOptimizer(0.01), device='cpu')
+      with program.session() as session:
+        return [session.train() for _ in range(NUM_STEPS)]
+
+  np.testing.assert_allclose(train(num_towers, mode), train(1, 'split'), rtol=1e-5)
+
+
+def of_unique(h):
+  """Draws for as many rows as the batch has different ones."""
+  values, places = tf.unique(tf.cast(5 * h[:, 0], tf.int32))
+  return h + tf.gather(tf.random.normal([tf.size(values), 5]), places)
+
+
+def map_fn_of_unique(h):
+  values, places = tf.unique(tf.stop_gradient(tf.floor(5 * h[:, 0])))
+  return h + tf.gather(tf.map_fn(lambda value: value + tf.random.normal([5]), values), places)
+
+
+def without_order(h):
+  """Draws for `[time * batch]` rows of which none but the first are used."""
+  return h + tf.random.normal([3 * tf.shape(h)[0], 5])[:tf.shape(h)[0]]
+
+
+def by_seed_of_the_batch(h):
+  seed = tf.cast(h[0, :2], tf.int32)
+  return h + tf.random.stateless_normal(tf.shape(h), seed=seed)
+
+
+def in_a_function(h):
+  draw = tf.function(lambda h: h + tf.random.stateless_normal(tf.shape(h), seed=[1, 2]))
+  return tf.reshape(draw(h), tf.shape(h))
+
+
+UNKNOWN = {'of unique': of_unique, 'without order': without_order,
+           'by seed of the batch': by_seed_of_the_batch, 'in a function': in_a_function,
+           'map_fn of unique': map_fn_of_unique}
+
+
+@pytest.mark.nightly(but=['of unique-keep', 'in a function-keep', 'without order-carry'])
+@pytest.mark.parametrize('last_batch', ['keep', 'carry'])
+@pytest.mark.parametrize('name', UNKNOWN)
+def test_what_is_neither_found_nor_counted_is_named_with_its_line(name, last_batch, monkeypatch,
+                                                                  caplog):
+  monkeypatch.setitem(DRAWS, name, UNKNOWN[name])
+  train(name, 2, last_batch=last_batch)
+  [message] = [record.message for record in caplog.records if 'may depend on the number of towers'
+               in record.message]
+  line = UNKNOWN[name].__code__.co_firstlineno
+  assert any(f'test_draws.py, line {number}' in message for number in range(line, line + 5))
+  caplog.clear()
+  train(name, 1, last_batch=last_batch)
+  assert 'number of towers' not in caplog.text
+
+
 @pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('name, make', [
     ('RandomGamma', lambda h: h * tf.random.gamma(tf.shape(h), 2.0)),
@@ -222,7 +362,7 @@ def test_what_cannot_be_drawn_by_place_is_named(name, make, caplog, monkeypatch)
   np.testing.assert_array_equal(weights, train(name, 2)[1])
 
 
-@pytest.mark.skipif(draws._HAS_COUNTER, reason='this TensorFlow cuts nothing out')
+@pytest.mark.skipif(philox.HAS_COUNTER, reason='this TensorFlow cuts nothing out')
 def test_a_draw_too_large_to_cut_is_seeded_by_tower(caplog, monkeypatch):
   monkeypatch.setattr(draws, '_MOST_NUMBERS', 10)
   with caplog.at_level(logging.WARNING, 'towers'):

@@ -2,7 +2,7 @@
 
 from typing import Any, Container, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
-from tensorflow_v1 import Operation, tf
+from tensorflow_v1 import Operation, Tensor, tf
 
 
 def list_sources(op: Operation) -> List[Operation]:
@@ -95,6 +95,14 @@ def find_loops(op: Operation) -> List[Any]:
     loops.insert(0, context.GetWhileContext())
     context = loops[0].outer_context
   return loops
+
+
+def find_taken_apart(loop: Any) -> List[Tensor]:
+  """Returns the tensors of which the turns of a loop read the rows."""
+  graph = tf.get_default_graph()
+  return [consumer.inputs[2] for name in loop._external_values
+          for consumer in graph.get_tensor_by_name(name).consumers()
+          if consumer.type == 'TensorArrayScatterV3']
 
 
 def find_called(graph: Any, node: Any) -> List[str]:

@@ -6,7 +6,7 @@ for a model's random ops see `towers.tower.drawing.draws`.
 
 A stateless op, as of TensorFlow 2's initializers, draws by a seed tensor. In an initial value
 this becomes a constant of (seed, name). In a model it stays as it is: a caller of
-`tf.random.stateless_*` decides by it which towers and steps draw alike. An error names what cannot
+`tf.random.stateless_*` decides by it which steps draw alike. An error names what cannot
 be seeded by name: random ops inside of a function, and generators, whose state is a variable that
 all towers share.
 """
@@ -122,6 +122,11 @@ def is_random(op: Any) -> bool:
           and ('deterministic' not in attr or attr['deterministic'].b))
 
 
+def is_stateless(op: Operation) -> bool:
+  """Returns whether an op draws by a seed that it takes."""
+  return bool(_STATELESS.match(op.type))
+
+
 def set_seeds(op: Operation, seed: int, seed2: int) -> None:
   """Seeds an op with a state of its own."""
   op._set_attr('seed', tf.AttrValue(i=seed))
@@ -133,7 +138,7 @@ def find_draws(ops: Iterable[Operation]) -> List[Operation]:
 
   No op uses those of an op whose stateless twin has taken its place.
   """
-  return [op for op in ops if (_STATELESS.match(op.type) or is_random(op))
+  return [op for op in ops if (is_stateless(op) or is_random(op))
           and any(output.consumers() for output in op.outputs)]
 
 

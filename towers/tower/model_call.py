@@ -7,6 +7,7 @@ from tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.data.components import naming_type_errors
 from towers.data.composite import decode_batch
 from towers.input.batch import Batch
+from towers.input.places import build_places
 from towers.placement import variables
 from towers.placement.host import HOST
 from towers.tower.all_towers import joining
@@ -106,6 +107,7 @@ def call_beside(call: ModelCall, batch: Batch, *, scope: str, rows: Any = None, 
         tensor.dtype, [rows, *(other if size is None else size
                                for size in tensor.shape.as_list()[1:])],
         'beside/batch'), batch.tensors), tf.placeholder(tf.int32, [], 'beside/num_examples'))
+    ours = ours._replace(place=build_places([ours])[0])
     try:
       with joining(ours, num_towers=2, joins_norms=call.joins_norms), tf.name_scope(scope):
         return Beside(graph, ours, beside.compute(ours.tensors, index=0, scope=scope))

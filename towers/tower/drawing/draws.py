@@ -8,8 +8,10 @@ another model than one. Its stateless twin takes its place, which draws by
              as of `tf.map_fn`, counts by their places
 
 so that neither the number of towers, workers and micro-batches nor the input mode changes what is
-drawn for an example, and neither a validation, a second try nor a resumed run moves it. Where
-neither the first nor the second axis of a draw is that of the rows, all towers draw the same.
+drawn for an example, and neither a validation, a second try nor a resumed run moves it. What has
+no rows, as noise on weights, all towers draw alike. Numbers are drawn row by row, and then brought
+to where the draw has its rows (see `layouts`); those for what a mask keeps are drawn for all that
+it could keep. Of a draw whose rows are not found, a warning says so.
 
   the global batch's numbers     row 0 │ row 1 │ row 2 │ row 3 │ row 4 │ row 5 │
   drawn by tower 1 on 2.x                              └───────────────────────┘
@@ -20,6 +22,9 @@ random numbers: as easy as 1, 2, 3"). On 2.x a tower begins at the block of its 
 no op that takes the counter, nor has any version one that leaves out rows: there a tower draws the
 rows before or between its own as well, and cuts these out.
 
+An op of `tf.random.stateless_*` keeps the seed that its caller gives it, and draws the same way,
+where it draws for each example; one without rows, and one tower's on a first axis, stays as it is.
+
 Some distributions have no stateless op that could begin anywhere. These keep their state, seeded by
 tower, and a warning names them.
 """
@@ -28,26 +33,19 @@ import functools
 import logging
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
+import numpy as np
+
 from tensorflow_v1 import Operation, Tensor, replaced, tf
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_loops
+from towers.graph.source import format_op
+from towers.graph.walk import find_dependents, find_loops, find_taken_apart
 from towers.input.batch import Batch
 from towers.input.cut import leading_size
-from towers.placement import randomness
+from towers.placement import philox, randomness
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
-from towers.tower.drawing.folds import SECOND, find_folds, guess_fold, may_be_second
+from towers.tower.drawing.layouts import Layout, Layouts, find_layouts, guess_layout, is_clear
 
-_HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
-_PHILOX = 1
-# The stateless ops that make a distribution.
-_KINDS = {kind: getattr(tf.raw_ops, 'Stateless' + kind.replace('Standard', '') +
-                        'V2' * _HAS_COUNTER)
-          for kind in ('RandomUniform', 'RandomStandardNormal', 'RandomUniformInt',
-                       'TruncatedNormal')}
-# Blocks that the generator counts for as many numbers as one block holds: this distribution
-# reserves numbers to draw again.
-_BLOCKS = {'TruncatedNormal': 256}
 # Numbers that 1.14 may draw for a global batch: 256 MB.
 _MOST_NUMBERS = 2 ** 26
 # A counter of 64 bits holds the step below the turn, and the turn below that of an outer loop.
@@ -62,12 +60,12 @@ class Draws(NamedTuple):
     read_step: returns the step, a scalar int64 tensor; called only if an op needs it.
     names: of the first tower's random ops, in order. A Keras layer that the model makes has another
       name in each tower.
-    folds: of these and of the loops around them, see `find_folds`.
+    layouts: of these and of the loops around them, see `find_layouts`.
   """
   seed: int
   read_step: Callable[[], Tensor]
   names: List[str]
-  folds: Dict[str, Optional[int]]
+  layouts: Layouts
 
 
 def begin_draws(seed: int) -> Draws:
@@ -85,41 +83,59 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   """Ties the random ops of a tower's model to (seed, name, step, turn, place); returns those that
   keep a state of their own.
 
-  Stateless ops stay as they are: a caller of `tf.random.stateless_*` decides by its seed which
-  towers and steps draw alike.
-
   Args:
     ops, scope, batch: of the tower's forward pass, without those of initial values.
-    draws: of all towers; the first tower adds its names and folds.
+    draws: of all towers; the first tower adds its names and layouts.
     tower: its index, which seeds what cannot be drawn by place.
-    call_beside: as of `Tower`; only the first tower of a static size needs it.
+    call_beside: as of `Tower`; only the first tower needs it.
 
   Raises:
     UsageError: a generator or a function draws; names the op.
   """
   ops = [op for op in ops if op.name.startswith(scope)]
+  in_functions = []
   for op in ops:
-    unseedable = randomness.find_unseedable(op, is_stateless_fine=True)
+    drawing = randomness.find_unseedable(op)
+    unseedable = drawing and randomness.find_unseedable(op, is_stateless_fine=True)
+    in_functions += [op] if drawing else []
     if unseedable:
       raise UsageError(
           f'The model draws random numbers by {unseedable}, which cannot be tied to the seed and '
           'the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, outside of any '
           'tf.function.')
-  random = list(filter(randomness.is_random, ops))
-  names = [op.name.replace(scope, '') for op in random]
-  if not draws.names:
+  random = [op for op in ops if randomness.is_random(op) or randomness.is_stateless(op)]
+  masks = [op for op in ops if op.type == 'Where'] if random else []
+  names = [op.name.replace(scope, '') for op in random + in_functions]
+  is_first = not draws.names
+  if is_first:
     draws.names.extend(names)
     # One tower draws all rows in their order, if their axis is the first.
-    if batch.place is not None or any(may_be_second(op.outputs[0].shape, batch) for op in random):
-      draws.folds.update(find_folds(random, batch, scope=scope, call_beside=call_beside))
+    if batch.place is not None or not all(
+        is_clear(op.outputs[0].shape, batch) for op in random):
+      draws.layouts.update(find_layouts(random, masks, batch, scope=scope, call_beside=call_beside))
   elif len(draws.names) == len(names):
     names = draws.names
-  drawer = _Drawer(draws, batch, scope, dict(zip(random, names)))
-  left = [op for op in random if not drawer.replace(op)]
+  drawer = _Drawer(draws, batch, scope, dict(zip(random, names)), masks)
+  as_they_are = [op for op in random if not drawer.replace(op)]
+  if is_first and batch.place is not None:
+    _warn_of_unknown(in_functions + [
+        op for op in random if not drawer.is_exact(op, has_twin=op not in as_they_are)])
+  left = list(filter(randomness.is_random, as_they_are))
   for op in left:
     seeds = randomness.tower_seeds(draws.seed, tower, op.type, op.name[len(scope):])
     randomness.set_seeds(op, *seeds)
   return left
+
+
+def _warn_of_unknown(ops: Sequence[Operation]) -> None:
+  """Warns of ops whose rows were not found, in one line."""
+  if ops:
+    names = '; '.join(map(format_op, ops[:3])) + ('; …' if ops[3:] else '')
+    logging.getLogger('towers').warning(
+        'What these ops draw may depend on the number of towers, for which numbers are those of an '
+        'example was neither found nor counted: %s. Draw in a shape that has the rows of the batch '
+        'as an axis of its own, as tf.random.normal([tf.shape(x)[0], ...]), and reshape it next to '
+        'the draw; by tf.random.normal or tf.random.uniform, outside of any tf.function.', names)
 
 
 def warn_of_left(ops: Sequence[Operation]) -> None:
@@ -135,16 +151,16 @@ def warn_of_left(ops: Sequence[Operation]) -> None:
 class _Drawer:
   """Makes the stateless twins of a tower's random ops."""
 
-  def __init__(self, draws, batch, scope, names):
+  def __init__(self, draws, batch, scope, names, masks):
     self._draws, self._batch, self._place = draws, batch, batch.place
-    self._scope, self._names = scope, names
+    self._scope, self._names, self._masks = scope, names, masks
     self._turns: Dict[Any, Tensor] = {}
     self._begins: Dict[Any, Any] = {}
 
   def replace(self, op: Operation) -> bool:
     """Gives an op's consumers the numbers of its twin; returns whether it has one."""
     make = _TWINS.get(op.type)
-    if make is None:
+    if make is None or randomness.is_stateless(op) and not self._is_moved(op):
       return False
     drawn = op.outputs[0]
     consumers = drawn.consumers()
@@ -160,45 +176,88 @@ class _Drawer:
           consumer._update_input(index, twin)
     return True
 
-  def draw(self, op: Operation, type_: str, shape: Tensor, static: Any, dtype: Any,
+  def _is_moved(self, op):
+    """Returns whether a tower draws other numbers than those that a stateless op begins with."""
+    layout = self._draws.layouts.get(self._names[op])
+    if layout is None or self._place is None and layout[:2] == (0, 1) and layout.kept is None:
+      return False
+    # By seeds out of its batch a tower draws what no other one does.
+    of_batch = find_dependents([tensor.op for tensor in tf.nest.flatten(self._batch.tensors)],
+                               by_control=False)
+    return all(tensor.op not in of_batch for tensor in op.inputs[1:])
+
+  def is_exact(self, op: Operation, has_twin: bool) -> bool:
+    """Returns whether what an op draws is known to be the same on any number of towers."""
+    if not has_twin and randomness.is_random(op):
+      return True  # It has a warning of its own.
+    layouts, name = self._draws.layouts, self._names[op]
+    loops = [loop.name.replace(self._scope, '') for loop in find_loops(op)
+             if find_taken_apart(loop)]
+    return all(one in layouts for one in [name, *loops]) and (has_twin or layouts[name] is None)
+
+  def draw(self, op: Operation, kind: str, shape: Tensor, static: Any, dtype: Any,
            **limits: Tensor) -> Optional[Tensor]:
     """Returns numbers of a distribution in place of an op; None if they would be too many.
 
-    `type_` is of the ops of the distribution, `shape` a vector, `static` what is known of it.
+    `kind` is the distribution, `shape` a vector, `static` what is known of it.
     """
-    fold = self._draws.folds.get(self._names[op], guess_fold(static, self._batch))
-    if fold != SECOND or static.ndims == 1:
-      return self._draw_rows(op, type_, shape, static, dtype, fold, **limits)
-    order = [1, 0, *range(2, static.ndims)]
-    with tf.device(HOST):
-      shape = tf.gather(shape, order)
-    static = tf.TensorShape([static[axis] for axis in order])
-    numbers = self._draw_rows(op, type_, shape, static, dtype, 1, **limits)
-    with tf.colocate_with(op):
-      return None if numbers is None else tf.transpose(numbers, order)
+    layout = self._draws.layouts.get(self._names[op], guess_layout(static, self._batch))
 
-  def _draw_rows(self, op, type_, shape, static, dtype, fold, **limits):
-    """Returns numbers of which the first axis is that of the rows."""
     def make(shape, block):
-      return self._make(op, type_, shape, block, **limits or dict(dtype=dtype))
+      return self._make(op, kind, shape, block, **limits or dict(dtype=dtype))
 
     # A shuffle draws for the first axis alone.
-    if self._place is None or fold in (0, SECOND):
+    if layout is None or static.ndims is not None and layout.axis >= max(static.ndims, 1):
       return make(shape, 0)
-    is_known = fold and static[1:].is_fully_defined()
+    draw = functools.partial(self._draw_rows, op, make, philox.BLOCKS.get(kind, 1), dtype, layout)
+    if layout.kept is None:
+      return draw(shape, static)
+    [places], [mask] = self._masks[layout.kept].outputs, self._masks[layout.kept].inputs
+    with tf.device(HOST):
+      one = tf.reduce_prod(tf.cast(shape[1:], tf.int64), keepdims=True)
+      whole = tf.concat([tf.shape(mask, out_type=tf.int64), one], 0)
+    numbers = draw(whole, mask.shape.concatenate([
+        static[1:].num_elements() if static.ndims else None]))
+    with tf.colocate_with(op):
+      return None if numbers is None else tf.reshape(tf.gather_nd(numbers, places), shape)
+
+  def _draw_rows(self, op, make, blocks, dtype, layout, shape, static):
+    """Returns numbers of a shape by a layout, drawn row by row."""
+    numbers = make(shape, 0) if self._place is None else self._cut(
+        op, make, blocks, dtype, layout, shape, static)
+    if layout[:2] == (0, 1) or numbers is None:
+      return numbers
+    axis = layout.axis
+    with tf.device(HOST):
+      sizes, (rows, outer, inner) = tf.cast(shape, tf.int64), self._factor(layout, shape)
+      before, after = [part.num_elements() for part in (static[:axis], static[axis + 1:])]
+      by_row = tf.stack([
+          rows, (tf.reduce_prod(sizes[:axis]) if before is None else before) * outer,
+          (tf.reduce_prod(sizes[axis + 1:]) if after is None else after) * inner])
+    with tf.colocate_with(op):
+      return tf.reshape(tf.transpose(tf.reshape(numbers, by_row), [1, 0, 2]), shape)
+
+  def _cut(self, op, make, blocks, dtype, layout, shape, static):
+    """Returns the numbers of the tower's rows, one row after the other."""
+    others = static.as_list() if static.ndims else [None] * (layout.axis + 2)
+    others[layout.axis:layout.axis + 1] = layout.outer, layout.inner
+    is_known = None not in others
     with tf.device(HOST):
       size = tf.reduce_prod(tf.cast(shape, tf.int64))
-      row_size = fold * static[1:].num_elements() if is_known else self._find_row_size(size)
-    if is_known and not _HAS_COUNTER and row_size * (self._place.batch_size or 1) > _MOST_NUMBERS:
+      row_size = int(np.prod(others)) if is_known else self._find_row_size(size)
+    most = None if philox.HAS_COUNTER or not is_known else _MOST_NUMBERS
+    if most is not None and row_size * (self._place.batch_size or 1) > most:
       return None
-    block, skipped = self._find_begin(row_size, dtype, _BLOCKS.get(type_, 1))
+    block, skipped = self._find_begin(row_size, dtype, blocks)
     stride = self._place.stride
     if stride == 1 and skipped is None:
       return make(shape, block)
 
     with tf.device(HOST):
       num_rows = -(-size // row_size)
-      count = size if stride == 1 else ((num_rows - 1) * stride + 1) * row_size
+      # Rows that are counted may be none.
+      count = size if stride == 1 else (
+          (num_rows - 1) * stride + 1 if is_known else num_rows * stride) * row_size
       count = tf.reshape(count if skipped is None else skipped + count, [1])
       by_row, first = tf.stack([-1, row_size]), tf.zeros([1], tf.int64)
       begin = first if skipped is None else tf.reshape(skipped, [1])
@@ -213,25 +272,33 @@ class _Drawer:
           numbers = tf.slice(tf.reshape(numbers, [-1]), first, own)
       return tf.reshape(numbers, shape)
 
-  def _make(self, op, type_, shape, block, **settings):
+  def _make(self, op, kind, shape, block, **settings):
     """Returns numbers from the block on."""
+    if randomness.is_stateless(op):
+      return philox.draw_again(kind, shape, block=block, like=op, **settings)
     key, _ = randomness.name_seeds(self._draws.seed, f'draw {self._names[op]}')
     with tf.device(HOST):
-      counter = tf.stack([block if _HAS_COUNTER else key, self._read_when(op)])
-      counter = tf.cast(counter, tf.uint64) if _HAS_COUNTER else counter
-    with tf.colocate_with(op):
-      settings.update(dict(key=tf.constant([key], tf.uint64), counter=counter,
-                           alg=tf.constant(_PHILOX)) if _HAS_COUNTER else dict(seed=counter))
-      # XLA would draw other numbers by the same seeds.
-      with tf.xla.experimental.jit_scope(compile_ops=False):
-        return _KINDS[type_](shape=shape, **settings)
+      counter = self._read_when(op)
+    return philox.draw_numbers(kind, shape, key=key, block=block, counter=counter, like=op,
+                               **settings)
 
   def _find_row_size(self, size):
     """Returns how many of `size` numbers an example has, at least 1."""
+    return tf.maximum(size // self._count_rows(), 1)
+
+  def _count_rows(self):
+    """Returns the number of the tower's rows, a scalar int64 tensor."""
     if 'rows' not in self._begins:
-      with replaced((size.graph, '_control_flow_context', None)):
+      with replaced((tf.get_default_graph(), '_control_flow_context', None)):
         self._begins['rows'] = leading_size(self._batch.tensors, tf.int64)
-    return tf.maximum(size // self._begins['rows'], 1)
+    return self._begins['rows']
+
+  def _factor(self, layout, shape):
+    """Returns the factors of the axis of rows: how many there are, outer and inner."""
+    rows = self._batch.num_rows or self._count_rows()
+    size = tf.cast(shape[layout.axis], tf.int64)
+    return (rows, layout.outer or size // (rows * layout.inner),
+            layout.inner or size // (rows * layout.outer))
 
   def _find_begin(self, row_size, dtype, blocks):
     """Returns the block of the first row's numbers, and how many to leave out; None for none."""
@@ -244,7 +311,7 @@ class _Drawer:
     context = None if is_static else graph._get_control_flow_context()
     with replaced((graph, '_control_flow_context', context)), tf.device(HOST):
       number = self._place.first * row_size
-      if not _HAS_COUNTER:
+      if not philox.HAS_COUNTER:
         begin = tf.constant(0, tf.int64), number
       elif is_static and row_size % in_block == 0:
         begin = self._place.first * (row_size // in_block * blocks), None
@@ -273,15 +340,24 @@ class _Drawer:
     with replaced((tf.get_default_graph(), '_control_flow_context', loop.outer_context)):
       _, turn = loop.AddForwardLoopCounter(None)
     turn = tf.cast(turn.op.inputs[0], tf.int64)
-    if self._place is None or self._draws.folds.get(loop.name.replace(self._scope, '')) != 1:
+    layout = self._draws.layouts.get(loop.name.replace(self._scope, ''))
+    if layout is None or layout.axis or layout == Layout() and self._place is None:
       return turn
-    return self._place.first + 1 + (turn - 1) * self._place.stride
+    first, stride = self._place[:2] if self._place else (0, 1)
+    if layout == Layout():
+      return first + 1 + (turn - 1) * stride
+    with replaced((tf.get_default_graph(), '_control_flow_context', loop.outer_context)), \
+        tf.device(HOST):
+      rows, outer, inner = self._factor(layout, tf.shape(find_taken_apart(loop)[0]))
+    before, place = (turn - 1) // (rows * inner), first + (turn - 1) // inner % rows * stride
+    return 1 + (place * outer + before) * inner + (turn - 1) % inner
 
 
-def _draw_plain(drawer, op):
-  limits = dict(zip(['minval', 'maxval'], op.inputs[1:]))
+def _draw_plain(drawer, op, kind=''):
+  """Draws what an op does by a state of its own or, of a `kind`, by a seed that it takes."""
   drawn = op.outputs[0]
-  return drawer.draw(op, op.type, op.inputs[0], drawn.shape, drawn.dtype, **limits)
+  return drawer.draw(op, kind or op.type, op.inputs[0], drawn.shape, drawn.dtype,
+                     **philox.list_limits(op))
 
 
 def _draw_classes(drawer, op):
@@ -311,5 +387,7 @@ def _shuffle(drawer, op):
     return tf.gather(value, tf.argsort(drawn))
 
 
-_TWINS = {**dict.fromkeys(_KINDS, _draw_plain), 'Multinomial': _draw_classes,
-          'RandomShuffle': _shuffle}
+_TWINS: Dict[str, Any] = {
+    **dict.fromkeys(philox.STATELESS, _draw_plain), 'Multinomial': _draw_classes,
+    'RandomShuffle': _shuffle, **{type_: functools.partial(_draw_plain, kind=kind)
+                                  for kind, type_ in philox.STATELESS.items()}}

@@ -1,0 +1,119 @@
+"""Resized: ops as they would be if some tensors had other shapes, and what their axes tell then.
+
+TensorFlow's own inference tells, in a copy of what they are computed from, without a run.
+"""
+
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from tensorflow_v1 import Tensor, import_placed, tf
+from towers.graph.walk import find_called
+
+# Ops that put blocks of all rows one after the other, or take such blocks apart.
+_BLOCKS = ('ConcatV2', 'Concat', 'Split', 'SplitV', 'Tile', 'SpaceToBatchND', 'BatchToSpaceND')
+# Ops that read entries in an order of their own, and of these the ones that an index orders.
+_SHUFFLES = ('RandomShuffle', 'ReverseV2', 'Roll', 'TopKV2', 'UniqueV2', 'DynamicStitch')
+_GATHERS = ('Gather', 'GatherV2', 'GatherNd', 'ResourceGather')
+
+
+def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[str, Tensor]:
+  """Returns copies of tensors, by name, where those of `shapes` have these; {} if an op cannot.
+
+  What a tensor of `shapes` is computed from is left out. In a graph of static shapes a size may be
+  a constant, which stays as it is.
+  """
+  if not tensors:
+    return {}
+  graph = tensors[0].graph
+  definition = tf.GraphDef(versions=graph.graph_def_versions)
+  wanted = {tensor.name: tensor for tensor in tensors}
+  given = {name: tensor for name, tensor in wanted.items() if name in shapes}
+  pending = list({tensor.op: None for tensor in tensors if tensor.name not in shapes})
+  seen = set(pending)
+  while pending:
+    op = pending.pop()
+    node = definition.node.add()
+    node.CopyFrom(op.node_def)
+    node.device = ''
+    node.attr.pop('_class', None)
+    node.input[:] = [tensor.name for tensor in op.inputs]
+    for tensor in op.inputs:
+      # What is computed from variables may be most of a net, and has other shapes for none.
+      if tensor.name in shapes or tensor.op.type == 'ReadVariableOp':
+        given[tensor.name] = tensor
+      elif tensor.op not in seen:
+        seen.add(tensor.op)
+        pending.append(tensor.op)
+  if any(find_called(graph, node) for node in definition.node):
+    definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)
+  with tf.Graph().as_default() as copy:
+    made: Dict[Any, Tensor] = {}  # One for all variables of a shape.
+    for name, tensor in given.items():
+      shape = shapes.get(name, tensor.shape)
+      key = name if name in shapes else (tensor.dtype, str(shape))
+      if key not in made:
+        made[key] = tf.placeholder(tensor.dtype, shape, 'resized/input')
+      given[name] = made[key]
+    used = {name: given[name] for node in definition.node for name in node.input if name in given}
+    try:
+      import_placed(definition, name='', input_map=used, return_elements=[])
+    except ValueError:
+      return {}
+    return {name: given[name] if name in given else copy.get_tensor_by_name(name)
+            for name in wanted}
+
+
+def list_grown(tensor: Any, size: int) -> List[Tuple[int, int]]:
+  """Returns the axes of a tensor that are multiples of a size, with how many times it they are."""
+  if tensor is None or tensor.shape.ndims is None:
+    return []
+  return [(axis, length // size) for axis, length in enumerate(tensor.shape.as_list())
+          if length and length % size == 0]
+
+
+def find_outer(tensor: Tensor, size: int) -> List[int]:
+  """Returns how often all of `size` rows come, one after the other, on a tensor's axis of several
+  for each.
+
+  An op that makes the axis of one of the rows alone, or takes it apart into one, tells. Between it
+  and the tensor, an op that keeps an axis of this length keeps its order. That is one number, or
+  none where no op around it, or several, tell.
+  """
+  [(_, factor)] = list_grown(tensor, size)
+  found, seen, pending = set(), {tensor.name}, [tensor]
+  while pending:
+    flat = pending.pop()
+    [(axis, _)] = list_grown(flat, size)
+    for op in [flat.op, *flat.consumers()]:
+      others = op.inputs if op is flat.op else op.outputs
+      rows = [list_grown(other, size) for other in others]
+      if op.type == 'Reshape' and len(rows[0]) == 1 and rows[0][0][1] == 1:
+        before, ours = _count(others[0], rows[0][0][0]), _count(flat, axis)
+        if before and ours and before % ours == 0 and factor % (before // ours) == 0:
+          found.add(before // ours)
+      elif op.type in _BLOCKS and all(one in ([(axis, 1)], []) for one in rows) and any(rows):
+        found.add(factor)
+      alike = [other for other in _list_alike(op, size) if [
+          times for _, times in list_grown(other, size)] == [factor]]
+      for other in alike if any(other is flat for other in alike) else ():
+        if other.name not in seen:
+          seen.add(other.name)
+          pending.append(other)
+  return list(found) if len(found) == 1 else []
+
+
+def _list_alike(op, size) -> List[Tensor]:
+  """Returns an op's inputs and outputs whose axes, if they are as long, have one order."""
+  if op.type == 'Reshape':
+    pair = [op.inputs[0], op.outputs[0]]
+    before = [[_count(tensor, axis) for axis, _ in list_grown(tensor, size)] for tensor in pair]
+    return pair if before[0] == before[1] else []
+  return [] if op.type in _SHUFFLES else [
+      *(op.inputs[1:] if op.type in _GATHERS else op.inputs), *op.outputs]
+
+
+def _count(tensor, axis) -> int:
+  """Returns the product of the sizes before an axis; 0 if one is unknown."""
+  sizes = tensor.shape.as_list()[:axis]
+  return 0 if None in sizes else int(np.prod(sizes))

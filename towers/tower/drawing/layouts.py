@@ -1,0 +1,206 @@
+"""Layouts: where the rows of the batch stand in a draw, found by measurement.
+
+  [batch, 10]  [time, batch, 10]  [to, from, batch, heads]     an axis of its own, anywhere
+  [batch * time, 10]     Layout(0, outer=1, inner=time)        the rows of an example side by side
+  [time * batch, 10]     Layout(0, outer=time, inner=1)        all rows, once for each of the times
+  [tokens, 10]           Layout(…, kept=0)                     what a mask has kept of such an axis
+
+A first axis of unknown size may be that of the batch, of the time or of the vocabulary, and one of
+the tower's number of rows may be so by chance. So the draw's shape is found once more for a number
+of rows that is a large prime, from the ops themselves where the number of rows is open. Of a static
+one the model may have made a constant: then an op that takes the draw and rows of the batch
+together, as dropout multiplies them, tells which axis grows; else another call of the model does.
+
+The order within an axis of several rows for each example is in no shape, but an op that makes it
+of one of the rows alone, or takes it apart into one, has it: a reshape, a concatenation, a tile.
+
+How many entries a mask keeps is known to a run alone. But which draws have one for each is found in
+the same way, by a mask that keeps a number of entries that nothing else has.
+
+A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has the layout of what
+it takes apart.
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from tensorflow_v1 import Operation, Tensor, tf
+from towers.graph.resized import copy_resized, find_outer, list_grown
+from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart
+from towers.input.batch import Batch
+
+# Primes that no model has: of rows, of other axes of any size, and of what a mask keeps.
+_ROWS, _ANY, _KEPT = 1013, 23, 1000003
+
+
+class Layout(NamedTuple):
+  """Where rows stand: on an axis of [outer, rows, inner]. One of the two may be None, any number.
+
+  Attributes:
+    kept: the number of the op, among those of type `Where` in the tower, that keeps of such an axis
+      what the draw's first axis has; None where it has the axis itself.
+  """
+  axis: int = 0
+  outer: Optional[int] = 1
+  inner: Optional[int] = 1
+  kept: Optional[int] = None
+
+
+Layouts = Dict[str, Optional[Layout]]
+"""By names without their tower's scope; None for what has no rows."""
+
+
+def guess_layout(shape: Any, batch: Batch) -> Optional[Layout]:
+  """Returns the layout that a draw seems to have, None for no rows."""
+  return Layout(0, 1, None) if 0 in _list_candidates(shape, batch) else None
+
+
+def is_clear(shape: Any, batch: Batch) -> bool:
+  """Returns whether one tower draws in the right order whatever the layout is."""
+  axes = _list_candidates(shape, batch)
+  return not axes or axes == [0] and batch.num_rows is not None and (
+      shape.ndims is not None and shape.as_list()[0] == batch.num_rows)
+
+
+def _list_candidates(shape, batch) -> List[int]:
+  """Returns the axes that may hold rows."""
+  if shape.ndims is None:
+    return [0]
+  return [axis for axis, size in enumerate(shape.as_list())
+          if size is None or size and batch.num_rows and size % batch.num_rows == 0]
+
+
+def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Batch, *, scope: str,
+                 call_beside: Callable[..., Any]) -> Layouts:
+  """Returns the layouts of a tower's draws, and of the loops around them.
+
+  What nothing but a guess is left for is left out.
+
+  Args:
+    ops: that draw.
+    masks: of type `Where`, in order.
+    batch, scope: of their tower.
+    call_beside: as of `Tower`.
+  """
+  draws = {op.name.replace(scope, ''): op.outputs[0] for op in ops}
+  # A loop may take several tensors apart, all of as many rows.
+  loops = {loop.name.replace(scope, ''): tensor for op in ops for loop in find_loops(op)
+           for tensor in find_taken_apart(loop)}
+  resized = {tensor.name: tensor.shape if tensor.shape.ndims is None else [
+      _ROWS, *(size or _ANY for size in tensor.shape.as_list()[1:])]
+      for tensor in tf.nest.flatten(batch.tensors)}
+  layouts: Layouts = {}
+  unknown = {}
+  for name, tensor in {**draws, **loops}.items():
+    if tensor.name in resized:
+      layouts[name] = Layout()
+    # A later tower may have as many rows as one of the others by chance.
+    elif not _list_candidates(tensor.shape, batch):
+      layouts[name] = None
+    else:
+      unknown[name] = tensor
+  if unknown and batch.num_rows is None:
+    _read_layouts(unknown, layouts, _copy_open(unknown, resized))
+    _read_kept(unknown, layouts, unknown, masks, resized)
+  elif unknown:
+    _read_layouts(unknown, layouts, _copy_met(
+        {name: draw for name, draw in draws.items() if name in unknown
+         and draw.shape.is_fully_defined()}, batch, resized))
+  if unknown:
+    # Sizes may be constants of the model's, come out of a loop, or several axes be one.
+    try:
+      graph = call_beside(rows=_ROWS, other=_ANY).graph
+      find = graph.get_tensor_by_name
+      copies = {name: find(tensor.name) for name, tensor in unknown.items()}
+      masks = [find(mask.outputs[0].name).op for mask in masks]
+    except Exception:  # A model that takes no such number of rows, or layers of another graph.
+      return layouts
+    _read_layouts(unknown, layouts, {tensor.name: tensor for tensor in copies.values()})
+    _read_kept(unknown, layouts, copies, masks, {})
+  return layouts
+
+
+def _copy_open(tensors, resized):
+  """Returns tensors for `_ROWS` rows, by name, of a batch whose number of rows is open."""
+  copies = copy_resized(list(tensors.values()), resized)
+  several = [tensors[name] for name, tensor in tensors.items()
+             if any(factor > 1 for _, factor in list_grown(copies.get(tensor.name), _ROWS))]
+  # The order of several rows is in the ops around a draw.
+  computed = find_dependents([draw.op for draw in several], by_control=False)
+  return {**copies, **copy_resized(
+      [tensor for op in computed for tensor in op.outputs], resized)}
+
+
+def _copy_met(draws, batch, known) -> Dict[str, Tensor]:
+  """Returns for draws that ops take together with rows of a static batch those of `_ROWS` rows.
+
+  Of each that is found, what it is taken with is `known` to the later ones.
+  """
+  of_batch = find_dependents([tensor.op for tensor in tf.nest.flatten(batch.tensors)],
+                             by_control=False)
+  copies: Dict[str, Tensor] = {}
+  for draw in draws.values():
+    own = find_dependents([draw.op], by_control=False, without=of_batch)
+    met = {op: None for before in own for tensor in before.outputs
+           for op in tensor.consumers() if op in of_batch}
+    outputs = [tensor for op in met for tensor in op.outputs]
+    beside = _infer_shapes([tensor for op in met for tensor in op.inputs
+                            if tensor.op in of_batch], known)
+    sizes = draw.shape.as_list()
+    axes = sorted(_list_candidates(draw.shape, batch), key=lambda axis: sizes[axis])
+    for axis in axes if beside else ():
+      given, more = ({**known, **beside, draw.name: [
+          size // batch.num_rows * num_rows if index == axis else size
+          for index, size in enumerate(sizes)]} for num_rows in (_ROWS, _ROWS + 1))
+      found = _infer_shapes(outputs, given)
+      # A single row may be that of all examples.
+      if found and sizes[axis] != 1 and not _infer_shapes(outputs, more):
+        # Of the ops around it some may hold old sizes as constants.
+        around = copy_resized([tensor for op in own for tensor in op.outputs], given)
+        copies.update({draw.name: around[draw.name]} if around else {})
+        known = {**given, **found}
+        break
+  return copies
+
+
+def _infer_shapes(tensors, shapes) -> Dict[str, Any]:
+  """Returns the shapes that tensors would have if some had others; {} if an op cannot."""
+  return {name: tensor.shape for name, tensor in copy_resized(tensors, shapes).items()}
+
+
+def _read_layouts(unknown, layouts, copies) -> None:
+  """Moves from the unknown tensors to layouts what their copies for `_ROWS` rows tell."""
+  for name, tensor in list(unknown.items()):
+    copy = copies.get(tensor.name)
+    rows = list_grown(copy, _ROWS)
+    if len(rows) == 1:
+      [(axis, factor)] = rows
+      for outer in [1] if factor == 1 else find_outer(copy, _ROWS):
+        numbers = [None if number % _ANY == 0 else number for number in (outer, factor // outer)]
+        if numbers != [None, None]:
+          layouts[name] = Layout(axis, *numbers)
+    elif not rows and copy is not None and copy.shape.is_fully_defined():
+      layouts[name] = None
+    if name in layouts:
+      del unknown[name]
+
+
+def _read_kept(unknown, layouts, tensors, masks, shapes) -> None:
+  """Moves to layouts the unknown ones whose first axis is what a mask keeps.
+
+  They are `tensors` in the graph of the masks, where some others are to have the `shapes`.
+  """
+  needed = find_needed([tensors[name].op for name in unknown])
+  for number, mask in enumerate(masks):
+    if mask in needed and unknown:
+      places, [condition] = mask.outputs[0], mask.inputs
+      copies = copy_resized([tensors[name] for name in unknown],
+                            {**shapes, places.name: [_KEPT, *places.shape.as_list()[1:]]})
+      of_mask: Layouts = {}
+      _read_layouts({'': condition}, of_mask, copy_resized([condition], shapes))
+      for name in list(unknown):
+        copy = copies.get(tensors[name].name)
+        if of_mask and copy is not None and copy.shape.ndims and (
+            copy.shape.as_list()[0] == _KEPT):
+          layout = of_mask['']
+          layouts[name] = layout and layout._replace(kept=number)
+          del unknown[name]
