@@ -73,9 +73,13 @@ def contrasted(batch, is_training):
 
 
 def drawn(batch, is_training):
-  """Draws, in a loop too, by the places of examples; and for all towers alike."""
+  """Draws, in a loop too, by the places of examples, on any axis; and for all towers alike."""
   draws = tf.cast(is_training, tf.float32)
   x = tf.nn.dropout(small.dense(batch[0], small.NUM_FEATURES, 'wide'), rate=0.3 * draws)
+  steps = tf.nn.dropout(tf.stack([x, tf.tanh(x)]), rate=0.3 * draws)
+  weights = tf.nn.softmax(tf.einsum('ibd,jbd->ijb', steps, steps), 1)
+  x = tf.reduce_sum(tf.einsum(
+      'ijb,jbd->ibd', tf.nn.dropout(weights, rate=0.3 * draws), steps), 0)
   x += draws * tf.random.normal([1, small.NUM_FEATURES])
   _, x = tf.while_loop(lambda turn, _: turn < 2, lambda turn, x: (
       turn + 1, tf.tanh(x + draws * tf.random.uniform(tf.shape(x)))), (0, x))

@@ -309,7 +309,7 @@ def of_unique(h):
 
 
 def map_fn_of_unique(h):
-  values, places = tf.unique(tf.stop_gradient(tf.floor(5 * h[:, 0])))
+  values, places = map(tf.stop_gradient, tf.unique(tf.floor(5 * h[:, 0])))
   return h + tf.gather(tf.map_fn(lambda value: value + tf.random.normal([5]), values), places)
 
 

@@ -11,9 +11,10 @@ from towers.placement.host import HOST
 
 HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
 _PHILOX = 1
-# By the distribution, the type of the stateless op that makes it.
+# By the distribution, which is the type of an op with a state, the type of one without.
 STATELESS = {kind: 'Stateless' + kind.replace('Standard', '') + 'V2' * HAS_COUNTER for kind in (
     'RandomUniform', 'RandomStandardNormal', 'RandomUniformInt', 'TruncatedNormal')}
+KINDS = {type_: kind for kind, without in STATELESS.items() for type_ in (kind, without)}
 # Blocks that the generator counts for as many numbers as one block holds: this distribution
 # reserves numbers to draw again.
 BLOCKS = {'TruncatedNormal': 256}

@@ -11,16 +11,15 @@ so that neither the number of towers, workers and micro-batches nor the input mo
 drawn for an example, and neither a validation, a second try nor a resumed run moves it. What has
 no rows, as noise on weights, all towers draw alike. Numbers are drawn row by row, and then brought
 to where the draw has its rows (see `layouts`); those for what a mask keeps are drawn for all that
-it could keep. Of a draw whose rows are not found, a warning says so.
+it could keep. A warning names what draws by rows that are not found.
 
   the global batch's numbers     row 0 │ row 1 │ row 2 │ row 3 │ row 4 │ row 5 │
   drawn by tower 1 on 2.x                              └───────────────────────┘
   drawn by tower 1 on 1.14       └────────────── left out ────┴────────────────┘
 
-The generator, Philox, counts blocks of four numbers of 32 bits (Salmon et al. 2011, "Parallel
-random numbers: as easy as 1, 2, 3"). On 2.x a tower begins at the block of its first row. 1.14 has
-no op that takes the counter, nor has any version one that leaves out rows: there a tower draws the
-rows before or between its own as well, and cuts these out.
+On 2.x a tower begins at the generator's block of its first row. 1.14 has no op that takes the
+counter, nor has any version one that leaves out rows: there a tower draws the rows before or
+between its own as well, and cuts these out.
 
 An op of `tf.random.stateless_*` keeps the seed that its caller gives it, and draws the same way,
 where it draws for each example; one without rows, and one tower's on a first axis, stays as it is.
@@ -110,8 +109,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   if is_first:
     draws.names.extend(names)
     # One tower draws all rows in their order, if their axis is the first.
-    if batch.place is not None or not all(
-        is_clear(op.outputs[0].shape, batch) for op in random):
+    if batch.place is not None or not all(is_clear(op, batch) for op in random):
       draws.layouts.update(find_layouts(random, masks, batch, scope=scope, call_beside=call_beside))
   elif len(draws.names) == len(names):
     names = draws.names
@@ -241,7 +239,7 @@ class _Drawer:
     """Returns the numbers of the tower's rows, one row after the other."""
     others = static.as_list() if static.ndims else [None] * (layout.axis + 2)
     others[layout.axis:layout.axis + 1] = layout.outer, layout.inner
-    is_known = None not in others
+    is_known = all(others)
     with tf.device(HOST):
       size = tf.reduce_prod(tf.cast(shape, tf.int64))
       row_size = int(np.prod(others)) if is_known else self._find_row_size(size)
@@ -353,11 +351,9 @@ class _Drawer:
     return 1 + (place * outer + before) * inner + (turn - 1) % inner
 
 
-def _draw_plain(drawer, op, kind=''):
-  """Draws what an op does by a state of its own or, of a `kind`, by a seed that it takes."""
-  drawn = op.outputs[0]
-  return drawer.draw(op, kind or op.type, op.inputs[0], drawn.shape, drawn.dtype,
-                     **philox.list_limits(op))
+def _draw_plain(drawer, op):
+  limits, drawn = philox.list_limits(op), op.outputs[0]
+  return drawer.draw(op, philox.KINDS[op.type], op.inputs[0], drawn.shape, drawn.dtype, **limits)
 
 
 def _draw_classes(drawer, op):
@@ -387,7 +383,5 @@ def _shuffle(drawer, op):
     return tf.gather(value, tf.argsort(drawn))
 
 
-_TWINS: Dict[str, Any] = {
-    **dict.fromkeys(philox.STATELESS, _draw_plain), 'Multinomial': _draw_classes,
-    'RandomShuffle': _shuffle, **{type_: functools.partial(_draw_plain, kind=kind)
-                                  for kind, type_ in philox.STATELESS.items()}}
+_TWINS = {**dict.fromkeys(philox.KINDS, _draw_plain), 'Multinomial': _draw_classes,
+          'RandomShuffle': _shuffle}

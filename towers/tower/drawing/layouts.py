@@ -54,8 +54,13 @@ def guess_layout(shape: Any, batch: Batch) -> Optional[Layout]:
   return Layout(0, 1, None) if 0 in _list_candidates(shape, batch) else None
 
 
-def is_clear(shape: Any, batch: Batch) -> bool:
-  """Returns whether one tower draws in the right order whatever the layout is."""
+def is_clear(op: Operation, batch: Batch) -> bool:
+  """Returns whether an op of one tower draws in the right order whatever its layout is."""
+  return all(_is_clear(tensor.shape, batch) for tensor in (
+      op.outputs[0], *(tensor for loop in find_loops(op) for tensor in find_taken_apart(loop))))
+
+
+def _is_clear(shape, batch):
   axes = _list_candidates(shape, batch)
   return not axes or axes == [0] and batch.num_rows is not None and (
       shape.ndims is not None and shape.as_list()[0] == batch.num_rows)
