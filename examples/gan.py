@@ -28,7 +28,9 @@ def dense(x, size, name):
 
 def constant(getter, *args, **kwargs):
   """Reads a variable that the loss shall not change."""
-  return tf.stop_gradient(getter(*args, **kwargs))
+  variable = getter(*args, **kwargs)
+  # Moving averages are assigned to.
+  return variable if kwargs.get('trainable') is False else tf.stop_gradient(variable)
 
 def model(batch, is_training):
   [real] = batch

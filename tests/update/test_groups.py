@@ -205,3 +205,46 @@ def test_flags_give_patterns():
     small.Run(rate_factors='logits')
   with pytest.raises(UsageError, match='rate_factors=logits=x: could not convert'):
     small.Run(rate_factors='logits=x')
+
+
+def letting_averages_through(getter, *args, **kwargs):
+  """The getter of docs/running.md."""
+  variable = getter(*args, **kwargs)
+  return variable if kwargs.get('trainable') is False else tf.stop_gradient(variable)
+
+
+def making_all_constant(getter, *args, **kwargs):
+  return tf.stop_gradient(getter(*args, **kwargs))
+
+
+def critic_through(getter):
+  """Returns a model whose loss reads a network with batch normalisation through a getter."""
+  def model(batch, is_training):
+    x = small.dense(batch[0], 4, 'generator')
+
+    def criticise():
+      with tf.variable_scope('critic'):
+        return small.dense(tf.layers.batch_normalization(x, training=is_training), 1, 'out')[:, 0]
+
+    criticise()
+    with tf.variable_scope(tf.get_variable_scope(), reuse=True, custom_getter=getter):
+      return tf.nn.softplus(criticise())
+
+  return model
+
+
+def test_a_getter_of_constants_leaves_weights_and_lets_averages_through():
+  with small.Run(model=critic_through(letting_averages_through), num_towers=2) as run:
+    before = run.variables()
+    run.train()
+    moved = {name for name, value in run.variables().items() if (value != before[name]).any()}
+    assert {name for name in moved if name in run.weights() or 'moving' in name} == {
+        'generator/weights', 'generator/biases', 'critic/batch_normalization/moving_mean',
+        'critic/batch_normalization/moving_variance'}
+
+
+def test_a_getter_that_makes_averages_constant_is_named():
+  message = (r'critic/batch_normalization/moving_mean, .*made in .*test_groups.py, line \d+.*'
+             r"kwargs.get\('trainable'\) is False")
+  with pytest.raises(UsageError, match=message):
+    small.Run(model=critic_through(making_all_constant))

@@ -17,23 +17,14 @@ name has no tower in it, so that checkpoints fit any number of towers.
 import contextlib
 import copy
 import re
-from typing import (
-    Any,
-    Callable,
-    Container,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Sequence,
-    Set,
-    Tuple,
-)
+import traceback
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError, check_choice, check_same_number, format_lines
+from towers.graph.source import find_line
+from towers.graph.walk import find_needed
+from towers.graph.writes import VARIABLES
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 from towers.placement.packing import size_of
@@ -214,7 +205,7 @@ def stand_in(
   return getter, creator
 
 
-def check_reads(variables: Iterable[Variable], ops: Container[Operation], *, fix: str) -> None:
+def check_reads(variables: Sequence[Variable], ops: Set[Operation], *, fix: str) -> None:
   """Refuses a tower, of whose ops one reads a variable instead of the one that stands in for it.
 
   A layer that holds its variables does, since it asks for none by name. `fix` ends the message.
@@ -242,6 +233,29 @@ def naming_missing(*, tower: int) -> Iterator[None]:
         'zero_debias=True name averages after the stand-in of a variable: keep the '
         'average in a variable of tf.get_variable, moved by assign_moving_average with '
         'zero_debias=False; beside a validation tower, use validation=switch.') from error
+
+
+@contextlib.contextmanager
+def naming_constants() -> Iterator[None]:
+  """Makes Python's error about an assignment to a variable's value a UsageError with the fix."""
+  try:
+    yield
+  except AttributeError as error:
+    first: BaseException = error
+    while first.__context__ is not None:  # AutoGraph raises an error anew.
+      first = first.__context__
+    *_, (frame, _) = traceback.walk_tb(first.__traceback__)
+    # Before Python 3.10 the argument of `assign_sub`.
+    value: Any = getattr(first, 'obj', frame.f_locals.get('ref'))
+    sources = find_needed([value.op]) if isinstance(value, tf.Tensor) else ()
+    names = [op.name for op in sources if op.type in VARIABLES]
+    if not names or 'assign' not in str(error):
+      raise
+    raise UsageError(
+        f'The model assigns to the variable {names[0]}, of which it has the value alone'
+        f'{find_line(value.op)}: a custom_getter that makes constants of variables must let those '
+        "through that are not trained, such as moving averages: `return variable if "
+        "kwargs.get('trainable') is False else tf.stop_gradient(variable)`.") from error
 
 
 def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower: int) -> None:
