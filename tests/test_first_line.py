@@ -1,5 +1,6 @@
 """The first line goes wrong: each mistake says what was given, what is taken and what to write."""
 
+import re
 import subprocess
 import sys
 
@@ -22,6 +23,10 @@ def model(batch, is_training):
     logits = tf.matmul(features, tf.get_variable('weights', [4, 2]))
     logits += tf.get_variable('bias', [2], initializer=tf.zeros_initializer())
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def multiplied(factor):
+  return lambda *given: model(*given) * factor
 
 
 def build(model=model, **settings):
@@ -86,13 +91,75 @@ def build(model=model, **settings):
         model(batch, is_training) if is_training else None)), 'write tf.cond(is_training, '),
     (lambda: dict(optimizer=tf.train.AdamOptimizer), 'learning_rate is not given'),
     (lambda: dict(learning_rate=0.1), 'has no effect on an optimizer that has its own rate'),
-    (lambda: dict(input_mode='all'), 'split, next, shard')])
+    (lambda: dict(input_mode='all'), 'split, next, shard'),
+    (lambda: dict(num_towers='2'),
+     "num_towers='2': it must be a whole number, and not a text: write num_towers=2."),
+    (lambda: dict(clip_norm='0.5'), "clip_norm='0.5': it must be a finite number, such as 0.1, and "
+     'not a text: write clip_norm=0.5.'),
+    (lambda: dict(batch_size='four'), "batch_size='four': it must be a whole number."),
+    (lambda: dict(model=lambda *given: (model(*given), [given[0][1], given[0][1]])),
+     'The model returned its metrics as a list of 2, and each needs a name: return a dict of them, '
+     "as losses, {'hits': hits}."),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer('0.01')),
+     "optimizer is an AdamOptimizer whose lr is '0.01', a text: give it a number, as "
+     'tf.train.AdamOptimizer(0.001).'),
+    (lambda: dict(optimizer=tf.train.MomentumOptimizer(0.1, 'much')), "momentum is 'much', a text"),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate='0.01'),
+     "learning_rate is '0.01': give a number, as learning_rate=0.001, or a scalar tensor."),
+    (lambda: dict(train=towers.from_arrays(FEATURES[:, :3], LABELS)),
+     'shapes do not fit, on a batch of the shapes 0: (2, 3), 1: (2,): see what it has there by '
+     'print(tensor.shape), and change it by tf.reshape, or the shape of the variable. TensorFlow '
+     f'says at {__file__}:{model.__code__.co_firstlineno + 3}: logits = tf.matmul(features, '),
+    (lambda: dict(model=lambda *given: model(*given) * tf.reshape(given[0][0], [-1, 3, 4])),
+     'shapes do not fit'),
+    (lambda: dict(model=multiplied(tf.constant(2.0))),
+     'takes a tensor that was made outside of it, in another graph or eagerly: make it inside of '
+     'the model, or give its value as a NumPy array, as np.float32(2). TensorFlow says at '),
+    (lambda: dict(model=lambda *given: model(*given) * np.mean(given[0][0])), 'asks a tensor for '
+     "its values, as NumPy and .numpy() do, and it has none while the graph is built: write "
+     "TensorFlow's own function, as tf.reduce_mean(x) for np.mean(x), or tf.py_func("),
+    (lambda: dict(model=lambda *given: np.exp(model(*given))), 'asks a tensor for its values'),
+    (lambda: dict(model=lambda *given: model(*given) * given[0][0].numpy()), 'asks a tensor for'),
+    (lambda: dict(model=lambda *given: model(*given) * float(given[0][0][0, 0])),
+     'asks a tensor for its values')])
 def test_a_program_of_something_else_is_refused_with_the_line_to_write(settings, message):
   with pytest.raises(towers.UsageError) as caught:
     with tf.Graph().as_default():
       given = settings()
     build(**given)
   assert message in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+def test_an_error_of_the_models_own_is_not_explained():
+  def fail(batch, is_training):
+    raise ValueError('my shapes are wrong')
+
+  with pytest.raises(ValueError, match='^my shapes are wrong$') as caught:
+    build(fail)
+  assert type(caught.value) is ValueError
+
+
+@pytest.mark.parametrize('last_batch, is_told', [('keep', True), ('carry', False)])
+def test_a_batch_larger_than_the_data_is_told(last_batch, is_told, capsys):
+  build(batch_size=16, last_batch=last_batch)
+  told = ('WARNING: batch_size=16 is more than the 12 examples of examples, which every step takes '
+          'all: write batch_size=12, or a smaller one\n')
+  assert (told in capsys.readouterr().err) == is_told
+  build(batch_size=12)
+  assert 'WARNING' not in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_a_folder_is_told(tmp_path):
+  file = tmp_path / 'saved'
+  file.write_text('')
+  message = re.escape(f'checkpoint_dir={file} is a file, and files are written to a folder: choose '
+                      f'another path, as checkpoint_dir={file}_files, or move the file away.')
+  with pytest.raises(towers.UsageError, match=message):
+    towers.train(build(), steps=1, checkpoint_dir=str(file))
+  with build().session() as session, pytest.raises(towers.UsageError, match=message):
+    session.save(str(file))
+  with pytest.raises(towers.UsageError, match=f'checkpoint_dir={file} is a file: give the folder'):
+    towers.evaluate(str(file), model, EXAMPLES, device='cpu')
 
 
 def test_a_misspelt_name_is_told_before_what_is_missing():

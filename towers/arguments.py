@@ -114,6 +114,10 @@ def check_optimizer(optimizer: Any) -> None:
                        'towers.Every(5, tf.train.AdamOptimizer(1e-4)).')
     kind = one if isinstance(one, type) else type(one)
     is_of_keras = any(_IN_KERAS.search(base.__module__) for base in kind.__mro__)
+    for name, value in vars(one).items() if kind.__module__.startswith('tensorflow') else ():
+      if isinstance(one, Optimizer) and isinstance(value, str) and not name.endswith('_name'):
+        raise UsageError(f'optimizer is {describe(one)} whose {name.lstrip("_")} is {value!r}, a '
+                         f'text: give it a number, as tf.train.{kind.__name__}(0.001).')
     if isinstance(one, Optimizer) or (callable(one) and not is_of_keras):
       for method in ('compute_gradients', 'minimize'):
         if not getattr(kind, method, Optimizer.minimize).__module__.startswith('tensorflow'):

@@ -259,9 +259,9 @@ def _comparing(given, trained, is_model):
   """Explains an error on parts that the program trains otherwise; a function may lack some."""
   try:
     yield
-  except UsageError:
-    raise
   except Exception as error:  # The model and the function may raise anything.
+    if isinstance(error, UsageError) and error.__cause__ is None:
+      raise
     parts, own = _describe_parts(given), _describe_parts(trained)
     if parts == own or not is_model and parts.items() <= own.items():
       raise

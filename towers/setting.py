@@ -1,5 +1,6 @@
 """Setting: what one of them is, and the kinds of their values."""
 
+import contextlib
 import math
 import numbers
 import os
@@ -65,13 +66,22 @@ class Setting(NamedTuple):
     if not wanted and callable(self.valid) and value != AUTO:
       wanted = self.valid(value) or ''
     if wanted:
-      raise UsageError(f'{name}={value}: it must be {wanted}.')
+      raise UsageError(f'{name}={value!r}: it must be {wanted}{self._find_line(name, value)}.'
+                       if isinstance(value, str) else f'{name}={value}: it must be {wanted}.')
     if self.kind is Path:
       check_local_path(name, value)
     if self.choices and value not in self.choices and not (
         self.kind is Function and is_function(value)):
       own = ', or write module:function for your own' if self.kind is Function else ''
       raise UsageError(f"{name}={value}: choose one of {', '.join(self.choices)}{own}.")
+
+  def _find_line(self, name, text):
+    """Returns the line to write where a text holds the number that the setting takes."""
+    with contextlib.suppress(ValueError):
+      number = (float if self.kind is float else int)(text)
+      if self.kind in (int, Count, float) and math.isfinite(number):
+        return f', and not a text: write {name}={number:g}'
+    return ''
 
 
 def is_function(text: str) -> bool:

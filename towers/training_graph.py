@@ -109,6 +109,10 @@ class TrainingGraph:
         train, train_devices, settings.batch_size, shuffle=settings.shuffle,
         last_batch=last_batch, accumulate=accumulate)
     self.plan = self.feed.inputs.plan
+    if self.plan.batch_size > train.num_examples and not self.plan.carries:
+      write_line(f'WARNING: batch_size={self.plan.batch_size} is more than the '
+                 f'{train.num_examples} examples of {train.name}, which every step takes all: '
+                 f'write batch_size={train.num_examples}, or a smaller one', sys.stderr)
     validation_feed = validation and self._build_feed(
         validation, devices.names[-1:] if settings.validation_tower else devices.names,
         self.plan.micro_batch_size, last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')

@@ -41,6 +41,14 @@ def check_local_path(name: str, path: Union[str, bytes, 'os.PathLike[str]']) -> 
                    'and give the path where it is mounted.')
 
 
+def describe_no_folder(name: str, path: str, reason: str, *, choose: str = 'Choose') -> str:
+  """Returns the message about a path that is no folder to write to, for a `reason`."""
+  if os.path.isfile(path):
+    return (f'{name}={path} is a file, and files are written to a folder: choose another path, as '
+            f'{name}={path}_files, or move the file away.')
+  return f'{name}={path} cannot be made or written to: {reason}. {choose} a folder that can be.'
+
+
 def find_in_cache(*names: str) -> str:
   """Returns the path of a file in the user's cache, of what can be made again; makes no folder."""
   cache = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')

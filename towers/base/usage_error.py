@@ -54,16 +54,22 @@ def _end(before, kind, error, trace):
   if before is not sys.__excepthook__:  # Such as one that reports errors elsewhere.
     before(kind, error, trace)
   code = error.tell()
+  line = find_own_line(trace) if isinstance(error, UsageError) else ''
+  if line and line not in str(error):
+    write_line(f'  at {line}', sys.stderr)
+  raise SystemExit(code)
+
+
+def find_own_line(trace: Any) -> str:
+  """Returns the innermost line of a trace that is the program's own, with its place; or ''."""
   import sysconfig  # Not at each start.
 
   paths = sysconfig.get_paths()
   others = ('<string>', os.path.dirname(os.path.dirname(__file__)),
             paths['stdlib'], paths['purelib'], paths['platlib'])
-  for place in traceback.extract_tb(trace)[::-1] if isinstance(error, UsageError) else ():
-    if not place.filename.startswith(others):  # The program's own line, innermost.
-      write_line(f'  at {place.filename}:{place.lineno}: {place.line}'.rstrip(': '), sys.stderr)
-      break
-  raise SystemExit(code)
+  return next((f'{place.filename}:{place.lineno}: {place.line}'.rstrip(': ')
+               for place in traceback.extract_tb(trace)[::-1]
+               if not place.filename.startswith(others)), '')
 
 
 class UsageError(ToldError, ValueError):

@@ -10,7 +10,7 @@ from typing import Any, Iterator, NamedTuple, Tuple
 
 import numpy as np
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, find_own_line
 from towers.data.composite import find_paths, find_rows
 
 
@@ -117,24 +117,54 @@ def describe_shapes(part: Component, shape: Any, fix: str) -> str:
 
 
 @contextlib.contextmanager
-def naming_type_errors(batch: Any) -> Iterator[None]:
-  """Makes a model's TypeError of dtypes, or of a tensor in a Python `if`, a UsageError."""
-  from tensorflow_v1 import tf
+def naming_errors(batch: Any) -> Iterator[None]:
+  """Makes an error of a model that TensorFlow tells in its own words a UsageError."""
   try:
     yield
-  except TypeError as error:
-    if 'as a Python `bool`' in str(error):
-      raise UsageError('The model decides in Python by a tensor, as `if is_training:` does, which '
-                       'is one where towers validate as well: write tf.cond(is_training, …, …), or '
-                       'give a layer training=is_training.') from error
-    if not re.search("does not match type|has DataType|that don't all match", str(error)):
+  except UsageError:
+    raise
+  except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    told = next((told for pattern, told in _MISTAKES.items() if re.search(pattern, str(error))), '')
+    if not told:
       raise
-    parts = [f'{path}: {leaf.dtype.name}'.lstrip(': ')
-             for path, leaf in zip(find_paths(batch), tf.nest.flatten(batch))]
-    raise UsageError(
-        f"The model does not take the dtypes of its batch, which are {', '.join(parts)}: cast "
-        "arrays before, as features.astype('float32') and labels.astype('int32'), or tensors in "
-        f'the model, as tf.cast(features, tf.float32). TensorFlow says: {error}') from error
+    from tensorflow_v1 import tf
+    dtypes, shapes = [
+        ', '.join(f'{path}: {what(leaf)}'.lstrip(': ')
+                  for path, leaf in zip(find_paths(batch), tf.nest.flatten(batch)))
+        for what in (lambda leaf: leaf.dtype.name, lambda leaf: leaf.shape)]
+    line = find_own_line(error.__traceback__)
+    raise UsageError(told.format(
+        dtypes=dtypes, shapes=shapes, at=f' at {line}' if line else '',
+        error=' '.join(str(error).split()))) from error
+
+
+# What a model does wrong, by what TensorFlow says of it; the first that matches is told.
+_MISTAKES = {
+    'as a Python `bool`':
+    'The model decides in Python by a tensor, as `if is_training:` does, which is one where towers '
+    'validate as well: write tf.cond(is_training, …, …), or give a layer training=is_training.',
+
+    "does not match type|has DataType|that don't all match|Tensor conversion requested dtype":
+    'The model does not take the dtypes of its batch, which are {dtypes}: cast arrays before, as '
+    "features.astype('float32') and labels.astype('int32'), or tensors in the model, as "
+    'tf.cast(features, tf.float32). TensorFlow says{at}: {error}',
+
+    'with input shapes:|(Dimensions|Shapes) .* are (incompatible|not compatible)|'
+    'must have the same shape|Rank mismatch':
+    'The model joins tensors whose shapes do not fit, on a batch of the shapes {shapes}: see what '
+    'it has there by print(tensor.shape), and change it by tf.reshape, or the shape of the '
+    'variable. TensorFlow says{at}: {error}',
+
+    'must be from the same graph|EagerTensor':
+    'The model takes a tensor that was made outside of it, in another graph or eagerly: make it '
+    'inside of the model, or give its value as a NumPy array, as np.float32(2). TensorFlow says'
+    '{at}: {error}',
+
+    "Cannot convert a symbolic|'(Symbolic)?Tensor' object has no attribute|'DType' object has no "
+    "attribute 'type'|argument must be .* not '(Symbolic)?Tensor'":
+    'The model asks a tensor for its values, as NumPy and .numpy() do, and it has none while the '
+    "graph is built: write TensorFlow's own function, as tf.reduce_mean(x) for np.mean(x), or "
+    'tf.py_func(function, [x], tf.float32). Python says{at}: {error}'}
 
 
 def find_components(dataset: Any, name: str, *, marks_bad: bool = False) -> Components:

@@ -69,6 +69,10 @@ def sum_returned(returned: Any, batch: Batch) -> 'Sums':
   metrics: Dict[str, Any] = {}
   if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
     loss, metrics = returned
+  elif isinstance(returned, tuple) and len(returned) == 2 and type(returned[1]) in (list, tuple):
+    raise UsageError(f'The model returned its metrics as a {type(returned[1]).__name__} of '
+                     f'{len(returned[1])}, and each needs a name: return a dict of them, as '
+                     "losses, {'hits': hits}.")
   losses = _name_losses(loss)
   for name in metrics:
     if name == 'loss' or name in losses:

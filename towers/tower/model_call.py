@@ -4,7 +4,7 @@ import contextlib
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
-from towers.data.components import naming_type_errors
+from towers.data.components import naming_errors
 from towers.data.composite import decode_batch
 from towers.input.batch import Batch
 from towers.input.places import build_places
@@ -68,7 +68,7 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_creator_scope(creator))
       contexts.enter_context(variables.naming_missing(tower=index))
       contexts.enter_context(variables.naming_constants())
-      contexts.enter_context(naming_type_errors(tensors))
+      contexts.enter_context(naming_errors(tensors))
       contexts.enter_context(control_flow_v1())
       return self.model(decode_batch(tensors), self.is_training)
 

@@ -8,7 +8,10 @@ Patterns are matched with the beginning of names. A step updates all groups and 
 """
 
 import math
+import numbers
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Union
+
+import numpy as np
 
 from tensorflow_v1 import Optimizer, Tensor, tf
 from towers.base.usage_error import UsageError
@@ -144,7 +147,12 @@ def choose_rate(optimizer: Optimizers,
 
 def _as_rate(rate: Any) -> Rate:
   """Returns a tensor or variable as it is, and any number as a float."""
-  return rate if hasattr(rate, 'dtype') and hasattr(rate, 'op') else float(rate)
+  if hasattr(rate, 'dtype') and hasattr(rate, 'op'):
+    return rate
+  if not isinstance(rate, (numbers.Real, np.ndarray)):
+    raise UsageError(f'learning_rate is {rate!r}: give a number, as learning_rate=0.001, or a '
+                     'scalar tensor.')
+  return float(rate)
 
 
 def _read_rate(optimizer: Optimizer) -> Rate:

@@ -12,6 +12,7 @@ import socket
 import time
 from typing import Iterator, Optional
 
+from towers.base.paths import describe_no_folder
 from towers.base.usage_error import UsageError
 
 _NAME = 'lock'
@@ -32,8 +33,8 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
     # Follows no link, which a folder of another user may hold.
     handle = os.open(os.path.join(folder, _NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
   except OSError as error:
-    raise UsageError(f'checkpoint_dir {folder} cannot be made or written to: {error.strerror}. '
-                     'Choose a folder that can be.') from None
+    raise UsageError(describe_no_folder(
+        'checkpoint_dir', folder, error.strerror or str(error))) from None
   with os.fdopen(handle, 'r+') as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

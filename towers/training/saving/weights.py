@@ -19,7 +19,8 @@ def find_best(folder: str, metric: Optional[str]) -> int:
   """Returns a folder's best step by a metric (None: the run's), the newest without validations."""
   steps = list_steps(folder)
   if not steps:
-    problem = 'has no checkpoint' if os.path.isdir(folder) else 'does not exist'
+    problem = ('has no checkpoint' if os.path.isdir(folder) else
+               'is a file' if os.path.isfile(folder) else 'does not exist')
     raise UsageError(f'checkpoint_dir={folder} {problem}: give the folder of a run that has saved.')
   history = History(metric=metric)
   history.read(folder, sys.maxsize)

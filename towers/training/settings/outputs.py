@@ -5,6 +5,7 @@ from typing import Optional
 
 from towers.annexes import load as load_annex
 from towers.base.files import file_aside, name_other_kind, sweep
+from towers.base.paths import describe_no_folder
 from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
 
@@ -42,8 +43,7 @@ def _check_file(name, path):
 def _check_folder(name, path):
   reason = _try_folder(path, makes=True)
   if reason and not (name == 'checkpoint_dir' and is_about_room(reason)):
-    raise UsageError(f'{name}={path} cannot be made or written to: {reason}. {_choose(reason)} a '
-                     'folder that can be.')
+    raise UsageError(describe_no_folder(name, path, reason, choose=_choose(reason)))
 
 
 def _try_folder(folder, makes=False):
