@@ -7,7 +7,7 @@ parameters name. It makes the same variables as the model, by the same names.
 import inspect
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 from tensorflow_v1 import Tensor, tf
 from towers.annexes import load as load_annex
@@ -20,7 +20,7 @@ Predict = Callable[..., Any]
 
 
 def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpoint_dir: str,
-           best_metric: Optional[str] = None) -> str:
+           best_metric: Optional[str] = None, inputs: Optional[Mapping[str, Any]] = None) -> str:
   """Writes what a program's model predicts as a SavedModel, with the best weights of a run.
 
     def predict(images):                       # The parameters name the inputs.
@@ -43,6 +43,8 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
     checkpoint_dir: of the run.
     best_metric: of the validations, to choose the weights by; None for that of the run. Without
       any validation, the newest are taken.
+    inputs: where they are no parts of a batch: by name, what the parameters of `predict` take, as
+      `{'jpegs': tf.TensorSpec([None], tf.string)}` for one that decodes JPEGs.
 
   Returns:
     The folder, or '' in a worker other than the chief, which writes nothing.
@@ -55,7 +57,7 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
     return ''
   return load_annex('towers.export')(
       export_dir, predict=predict, examples=program.train_examples, checkpoint_dir=checkpoint_dir,
-      best_metric=best_metric)
+      best_metric=best_metric, inputs=inputs)
 
 
 def call_predict(predict: Predict, batch: Any) -> Any:

@@ -107,6 +107,56 @@ def test_what_is_exported_computes_what_the_program_did(structure, settings, tmp
     np.testing.assert_array_equal(again[name], values)
 
 
+def test_an_input_may_have_the_name_of_a_variable(tmp_path):
+  def look_up(city):
+    return tf.squeeze(tf.nn.embedding_lookup(tf.get_variable('city', [5, 1]), city), 1)
+
+  with tf.Graph().as_default():
+    program = towers.Program(
+        lambda batch, is_training: tf.square(look_up(batch['city']) - batch['y']),
+        train=towers.from_arrays(dict(city=IDS, y=X[:, 0])), batch_size=8, num_towers=2,
+        device='cpu', optimizer=tf.train.GradientDescentOptimizer(0.1))
+  with program.session() as session:
+    session.train()
+    session.save(str(tmp_path / 'saved'))
+    expected = session.predict(dict(city=IDS), look_up)
+  folder = towers.export(program, str(tmp_path / 'served'), predict=look_up,
+                         checkpoint_dir=str(tmp_path / 'saved'))
+  with open_export(folder) as (session, serving, _):
+    np.testing.assert_allclose(
+        session.run(serving.outputs['output'], {serving.inputs['city']: IDS}), expected, atol=1e-6)
+
+
+def test_a_net_on_arrays_is_served_what_they_are_decoded_from(tmp_path):
+  program, predict, inputs, _ = train('tuple', tmp_path / 'saved', num_towers=2)
+  images = RANDOM.randint(256, size=[5, 2, 2, 1]).astype(np.uint8)
+  with tf.Graph().as_default(), tf.Session() as session:
+    encoded = session.run([tf.image.encode_png(image) for image in images])
+
+  def predict_files(pngs, ids):
+    decoded = tf.map_fn(lambda png: tf.image.decode_png(png, channels=1), pngs, tf.uint8)
+    return predict(tf.reshape(tf.cast(decoded, tf.float32) / 255, [-1, 4]), ids)
+
+  def export(**own):
+    return towers.export(program, str(tmp_path / 'served'), predict=predict_files,
+                         checkpoint_dir=str(tmp_path / 'saved'), inputs=own)
+
+  with program.session() as session:
+    session.restore(str(tmp_path / 'saved'))
+    expected = session.predict((images.reshape(5, 4) / np.float32(255), IDS[:5]), predict)
+  folder = export(pngs=tf.TensorSpec([None], tf.string), ids=tf.TensorSpec([None], tf.int32))
+  with open_export(folder) as (session, serving, _):
+    answers = session.run(serving.outputs, {serving.inputs['pngs']: encoded,
+                                            serving.inputs['ids']: IDS[:5]})
+  for name, values in expected.items():
+    np.testing.assert_allclose(answers[name], values, atol=1e-6)
+  for wrong in (tf.string, tf.TensorSpec([], tf.string), tf.TensorSpec([3], tf.string)):
+    with pytest.raises(UsageError, match='for pngs: give the shape of a batch of any number'):
+      export(pngs=wrong, ids=tf.TensorSpec([None], tf.int32))
+  with pytest.raises(UsageError, match="takes ids, and a batch is a dict with pngs"):
+    export(pngs=tf.TensorSpec([None], tf.string))
+
+
 NETS = """
 import numpy as np
 import towers

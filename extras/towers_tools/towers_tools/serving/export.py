@@ -13,7 +13,7 @@ validation measured these. Averages that a model keeps for itself, as for a teac
 import contextlib
 import functools
 import os
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.files import folder_aside
@@ -44,10 +44,12 @@ def prepare_export(export_dir: str, *, predict: Predict, examples: Examples,
 
 
 def write_best(export_dir: str, *, checkpoint_dir: str, predict: Predict, examples: Examples,
-               best_metric: Optional[str] = None) -> str:
+               best_metric: Optional[str] = None, inputs: Optional[Mapping[str, Any]] = None
+               ) -> str:
   """Does the same as `towers.export` for any `examples` of the model's data."""
   check_local_path('export_dir', export_dir)
-  opened = open_checkpoint(checkpoint_dir, predict, examples, best_metric=best_metric)
+  opened = open_checkpoint(checkpoint_dir, predict, examples, best_metric=best_metric,
+                           inputs=inputs)
   with opened as (session, serving, step):
     try:
       return _write(export_dir, session, serving, step)
@@ -82,7 +84,9 @@ def _write(export_dir, session, serving, step):
 
 @contextlib.contextmanager
 def open_checkpoint(checkpoint_dir: str, predict: Predict, examples: Examples, *,
-                    best_metric: Optional[str] = None) -> Iterator[Tuple[tf.Session, Serving, int]]:
+                    best_metric: Optional[str] = None,
+                    inputs: Optional[Mapping[str, Any]] = None
+                    ) -> Iterator[Tuple[tf.Session, Serving, int]]:
   """Opens a session on the model of a run; yields the session, the model and its weights' step.
 
   The arguments are those of `write_best`.
@@ -93,7 +97,7 @@ def open_checkpoint(checkpoint_dir: str, predict: Predict, examples: Examples, *
   step = find_best(checkpoint_dir, best_metric)
   # The default session is also Keras's, where a model loads weights.
   with tf.Graph().as_default(), tf.Session(config=session_config()) as session:
-    serving = build_serving(predict, examples)
+    serving = build_serving(predict, examples, own_inputs=inputs)
     restore_weights(session, path_of(checkpoint_dir, step))
     session.run(tf.tables_initializer())
     yield session, serving, step

@@ -2,10 +2,10 @@
 
   placeholders [n, …] ─► predict(images) ─► outputs [n, …]
         ▲
-  the batch of a split: its structure, shapes and dtypes
+  the batch of a split: its structure, shapes and dtypes; or inputs of its own
 """
 
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from tensorflow_v1 import DType, Tensor, tf
 from towers.base.reason import find_reason
@@ -30,13 +30,15 @@ class Serving(NamedTuple):
   outputs: Dict[str, Tensor]  # By name, each `[n, ...]`.
 
 
-def build_serving(predict: Predict, examples: Examples) -> Serving:
+def build_serving(predict: Predict, examples: Examples, *,
+                  own_inputs: Optional[Mapping[str, Any]] = None) -> Serving:
   """Builds what a model predicts in the default graph.
 
   Args:
     predict: see `towers.export`. An input is called by its parameter; in a dict within a
       parameter, by its key.
     examples: of the model; gives the structure, shapes and dtypes of a batch.
+    own_inputs: `inputs` of `towers.export`, in place of these.
 
   Raises:
     UsageError: parameters that do not fit the batch, or outputs that are not tensors `[n, ...]` of
@@ -52,11 +54,14 @@ def build_serving(predict: Predict, examples: Examples) -> Serving:
     if name in inputs:
       raise UsageError(f'{name_function(predict)} has two inputs that are called {name}: give '
                        'the keys of the batch different names.')
-    inputs[name] = tf.placeholder(value.dtype, [None, *value.shape], name_op(name))
+    # No name of a variable, which would get another one.
+    inputs[name] = tf.placeholder(
+        value.dtype, [None, *value.shape], f'towers/input/{name_op(name)}')
     return inputs[name]
 
   positional, named = [], {}
-  for name, part, is_named in choose_parts(predict, read_types(examples)):
+  types = read_types(examples) if own_inputs is None else _read_inputs(own_inputs)
+  for name, part, is_named in choose_parts(predict, types):
     value = feed(part, name)
     if is_named:
       named[name] = value
@@ -67,9 +72,10 @@ def build_serving(predict: Predict, examples: Examples) -> Serving:
   except TypeError as error:  # An op of another dtype, as of a JPEG's bytes for an array.
     given = ', '.join(f'{name} {tensor.dtype.name} {tensor.shape.as_list()}'
                       for name, tensor in inputs.items())
-    raise UsageError(f'{name_function(predict)} cannot be built on what a batch of the training '
-                     f'split holds, {given}: {find_reason(error)}. It is fed examples as the model '
-                     'is: train on encoded images, or decode before it is fed.') from error
+    raise UsageError(f'{name_function(predict)} cannot be built on its inputs, {given}: '
+                     f'{find_reason(error)}. It is fed examples as the model is, unless inputs '
+                     "says otherwise, as inputs={'jpegs': tf.TensorSpec([None], tf.string)}."
+                     ) from error
   outputs = name_outputs(predict, returned)
   # Labels, for example, which a function of the whole batch takes and does not use.
   needed = find_needed([output.op for output in outputs.values()])
@@ -78,6 +84,15 @@ def build_serving(predict: Predict, examples: Examples) -> Serving:
     raise UsageError(f'What {name_function(predict)} returns depends on none of its inputs '
                      f"({', '.join(inputs)}): compute it from them.")
   return Serving(used, outputs)
+
+
+def _read_inputs(inputs):
+  """Returns the `ExampleType` of each of the inputs that `towers.export` was given."""
+  for name, spec in inputs.items():
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.ndims or spec.shape.as_list()[0]:
+      raise UsageError(f'inputs has {spec!r} for {name}: give the shape of a batch of any number '
+                       'of rows, and the dtype, as tf.TensorSpec([None, 28, 28], tf.uint8).')
+  return {name: ExampleType(spec.shape.as_list()[1:], spec.dtype) for name, spec in inputs.items()}
 
 
 def read_types(examples: Examples) -> Any:
