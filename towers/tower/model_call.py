@@ -67,8 +67,8 @@ class ModelCall(NamedTuple):
                                                **half))
       contexts.enter_context(tf.variable_creator_scope(creator))
       contexts.enter_context(variables.naming_missing(tower=index))
-      contexts.enter_context(variables.naming_constants())
       contexts.enter_context(naming_errors(tensors))
+      contexts.enter_context(variables.naming_constants())
       contexts.enter_context(control_flow_v1())
       return self.model(decode_batch(tensors), self.is_training)
 
