@@ -242,7 +242,7 @@ class TrainingGraph:
     if is_validating is None:
       return build_validation_tower(
           self.model, feed, index=len(self.towers), store=store, precision=self.precision,
-          workers=self.workers, averages=self.averages)
+          workers=self.workers, averages=self.averages, accumulate=self.plan.accumulate)
     return build_validation(
         self.towers, feed=feed, is_validating=is_validating, workers=self.workers)
 

@@ -18,7 +18,7 @@ from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
 from towers.graph.writes import check_measuring, find_writes
 from towers.input.feed import Feed, build_batches
-from towers.placement.counters import counted_by, get_global_step
+from towers.placement.counters import counted_by, get_global_step, get_micro_batch_in_validation
 from towers.placement.host import HOST
 from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
@@ -31,7 +31,7 @@ from towers.tower.precision import Precision
 from towers.tower.recording import record_tower
 from towers.tower.tower import Tower
 from towers.update.averages import Averages
-from towers.whole import Whole, WholeRows
+from towers.whole import Whole, WholeRows, flatten_rows
 
 
 class Validation(NamedTuple):
@@ -50,6 +50,9 @@ class Validation(NamedTuple):
     sum_workers: `(session, sums, rows)` to the sums of all workers, whose rows it adds, once each
       has measured its part of the split; None for one worker.
     wholes: for each tower the metrics of the whole split, by name, with its rows of a run.
+    micro_batch: the number of a run's batch in a global batch, a tensor to feed, on which draws
+      depend; None if nothing does.
+    micro_batch_variable: holds it for a tower of its own, whose runs feed nothing.
   """
   feed: Feed
   names: List[str]
@@ -60,6 +63,8 @@ class Validation(NamedTuple):
   losses: Sequence[str] = ()
   sum_workers: Optional[Callable[[Session, np.ndarray, WholeRows], np.ndarray]] = None
   wholes: Sequence[Mapping[str, Whole]] = ({},)
+  micro_batch: Optional[Tensor] = None
+  micro_batch_variable: Optional[Variable] = None
 
   @property
   def all_names(self) -> List[str]:
@@ -101,9 +106,13 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
   with tf.device(HOST), tf.name_scope('validation'):
     size = len(names) + len(weighted) + 1
     sum_workers = _build_sum_of_workers(size, workers) if workers.num_workers > 1 else None
-    return Validation(feed, names, add_all(vectors), is_validating, weighted=weighted,
-                      losses=towers[0].losses, sum_workers=sum_workers,
-                      wholes=[tower.wholes for tower in towers])
+    sums, wholes = add_all(vectors), [tower.wholes for tower in towers]
+  micro_batch = towers[0].whole.micro_batch
+  if micro_batch is not None and micro_batch.op not in find_needed(
+      [value.op for value in [sums, *flatten_rows(wholes)]]):
+    micro_batch = None
+  return Validation(feed, names, sums, is_validating, weighted=weighted, losses=towers[0].losses,
+                    sum_workers=sum_workers, wholes=wholes, micro_batch=micro_batch)
 
 
 def _build_sum_of_workers(size, workers):
@@ -125,7 +134,8 @@ def stack_sums(tower: Tower) -> Tensor:
 
 def build_validation_tower(model: Model, feed: Feed, *, index: int, store: VariableStore,
                            precision: Optional[Precision] = None, workers: Workers = ALONE,
-                           averages: Optional[Averages] = None) -> Validation:
+                           averages: Optional[Averages] = None,
+                           accumulate: int = 1) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
@@ -136,6 +146,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
     precision: of the training towers.
     workers: as for `build_validation`.
     averages: to measure in place of their weights; or None.
+    accumulate: micro-batches of a full step, of which each run measures one.
 
   Raises:
     UsageError: the feed is for several towers, or the tower reads a variable, not its snapshot.
@@ -158,13 +169,16 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
                              for name in snapshots], name='take')
 
   recording = record_tower(device)
-  call = ModelCall(model, store, join_batches([batch]), begin_draws(store.seed),
+  number = get_micro_batch_in_validation() if accumulate > 1 else None
+  whole = join_batches([batch], micro_batch=None if number is None else number.read_value())
+  [batch] = whole.batches
+  call = ModelCall(model, store, whole, begin_draws(store.seed),
                    precision=precision)
   with counted_by(snapshots[step.op.name]):
     tower = build_forward(call, batch, recording, index=index, instead=snapshots)
   _check_snapshots(variables, recording.list_ops())
-  return build_validation([tower], feed=feed, is_validating=None,
-                          workers=workers)._replace(snapshot_op=snapshot_op)
+  return build_validation([tower], feed=feed, is_validating=None, workers=workers)._replace(
+      snapshot_op=snapshot_op, micro_batch_variable=number)
 
 
 def _check_snapshots(variables, ops):

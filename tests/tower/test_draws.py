@@ -251,6 +251,23 @@ def test_what_is_measured_and_predicted_draws_alike(num_towers, mode, settings):
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize('num_towers, mode, settings', nightly_but(
+    [(2, 'shard', dict(accumulate=3)), (2, 'split', dict(accumulate=3, validation_tower=True))], [
+        (1, 'split', dict(accumulate=2)), (1, 'split', dict(accumulate=4, last_batch='pad')),
+        (2, 'shard', dict(accumulate=3)), (2, 'split', dict(accumulate=2, staging_depth=0)),
+        (2, 'split', dict(accumulate=3, validation_tower=True)),
+        (3, 'next', dict(accumulate=2, validation_tower=True))]))
+def test_validation_in_micro_batches_draws_alike(num_towers, mode, settings):
+  def measure(num_towers, mode, **settings):
+    with tf.Graph().as_default(), build('dropout', num_towers, mode, **settings
+                                        ).session() as session:
+      measured = [session.validate()['loss']]
+      session.train()
+      return [*measured, session.validate()['loss'], session.train()]
+
+  np.testing.assert_allclose(measure(num_towers, mode, **settings), measure(1, 'split'), rtol=1e-5)
+
+
 @pytest.mark.skipif(not hasattr(tf, 'enable_control_flow_v2'), reason='1.14 has none to enable')
 @pytest.mark.nightly(but='dynamic_rnn')
 @pytest.mark.parametrize('name', ['branch', 'branch in a loop', 'dynamic_rnn', 'map_fn'])

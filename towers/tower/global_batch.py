@@ -22,32 +22,36 @@ class GlobalBatch(NamedTuple):
     divisor: the same as a float or a scalar float32 tensor, but never 0, if all are damaged.
     num_towers: of all workers.
     num_micro_batches: of a full step.
+    micro_batch: the number of this one in its step, a scalar int64 tensor; None for only one.
   """
   batches: List[Batch]
   num_examples: Union[int, Tensor]
   divisor: Union[float, Tensor]
   num_towers: int
   num_micro_batches: int = 1
+  micro_batch: Optional[Tensor] = None
 
 
-def join_batches(batches: Sequence[Batch], *, num_workers: int = 1,
-                 accumulate: int = 1) -> GlobalBatch:
-  """Returns the global batch of this worker's towers; a step has `accumulate` micro-batches."""
+def join_batches(batches: Sequence[Batch], *, num_workers: int = 1, accumulate: int = 1,
+                 micro_batch: Optional[Tensor] = None) -> GlobalBatch:
+  """Returns the global batch of this worker's towers; a step has `accumulate` micro-batches, of
+  which a `micro_batch` that does not train has a number of its own.
+  """
   batches, num_towers = list(batches), len(batches) * num_workers
-  if num_towers * accumulate > 1:
-    micro_batch: Optional[Tensor] = None
-    if accumulate > 1:
-      with tf.device(HOST), tf.name_scope('run/'):
-        micro_batch = get_micro_batch_in_step().read_value()
+  if accumulate > 1:
+    with tf.device(HOST), tf.name_scope('run/'):
+      micro_batch = get_micro_batch_in_step().read_value()
+  if num_towers > 1 or micro_batch is not None:
     places = build_places(batches, micro_batch)
     batches = [batch._replace(place=place) for batch, place in zip(batches, places)]
   counts = [batch.num_examples for batch in batches]
   if all(batch.is_static for batch in batches):
-    return GlobalBatch(batches, sum(counts), float(sum(counts)), num_towers, accumulate)
+    return GlobalBatch(batches, sum(counts), float(sum(counts)), num_towers, accumulate,
+                       micro_batch)
   with tf.device(HOST), tf.name_scope('count_examples'):
     total: Any = add_all(counts)
     divisor = tf.cast(tf.maximum(total, 1), tf.float32)
-  return GlobalBatch(batches, total, divisor, num_towers, accumulate)
+  return GlobalBatch(batches, total, divisor, num_towers, accumulate, micro_batch)
 
 
 def check_numbers(batches: Sequence[Batch], devices: Sequence[str], store: VariableStore) -> None:

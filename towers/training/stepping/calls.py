@@ -40,6 +40,7 @@ class Calls:
   def __init__(self, session: Any, program: TrainingGraph):
     self._session, self._program = session, program
     self.update: Optional[Update] = None
+    self._micro_batch = 0  # Of a global batch, that the next run measures.
     gradients, validation = program.gradients, program.validation
     train = [gradients.loss, program.train_op, program.input_wait]
     if gradients.begins_with_loss:
@@ -60,14 +61,23 @@ class Calls:
         self.measure = Call(session, measured)
         self.fetches['measure_and_train'] = measured + train
       else:
-        switched = session.make_callable(measured, feed_list=[validation.is_validating])
-        self.measure = lambda: switched(True)
+        number = [] if validation.micro_batch is None else [validation.micro_batch]
+        switched = session.make_callable(measured, feed_list=[validation.is_validating, *number])
+        self.measure = lambda: switched(True, *[self._micro_batch] * len(number))
     self.plain: Dict[str, Any] = {
         name: Call(session, fetches) for name, fetches in self.fetches.items()}
     self.chosen = self.plain
     self._measured: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
+
+  def begin_run(self, num_runs: int) -> None:
+    """Says after how many runs of its pass the next one measures, where its draws depend on it."""
+    validation = self._program.validation
+    if validation is not None and validation.micro_batch is not None:
+      self._micro_batch = num_runs % self._program.plan.accumulate
+      if validation.micro_batch_variable is not None:
+        validation.micro_batch_variable.load(self._micro_batch, self._session)
 
   def measure_update(self, is_measured: bool) -> None:
     """Sets whether the next steps also compute `update`; the program must have a gradient norm."""

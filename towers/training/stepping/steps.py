@@ -199,6 +199,7 @@ class Steps:
     if beside is None:
       results = calls.chosen['train']()
     else:
+      calls.begin_run(beside.num_runs)
       found, count = calls.chosen['measure_and_train'](), calls.num_measured
       (sums, *rows), results = found[:count], found[count:]
       beside.add(sums, rows)
@@ -310,6 +311,7 @@ class Steps:
     assert measure is not None, 'the program has no validation'
     with self.averaged():
       while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
+        self.calls.begin_run(validation_pass.num_runs)
         sums, *rows = measure()
         validation_pass.add(sums, rows)
         self.runs += 1

@@ -31,6 +31,7 @@ class ValidationPass:
       step: updates of the weights that are measured.
     """
     self.step = step
+    self.num_runs = 0  # That have been added.
     self._names = names
     self._weighted = weighted
     self._losses = losses
@@ -44,6 +45,7 @@ class ValidationPass:
     if self._rows is not None:
       self._rows.add(rows)
     self._steps_left -= 1
+    self.num_runs += 1
 
   def sum_up(self, change: Callable[[np.ndarray, Any], np.ndarray]) -> None:
     """Replaces the sums by `change(sums, rows)`, which adds those of other workers."""
