@@ -10,11 +10,12 @@ import inspect
 import os
 import sys
 import traceback
-from typing import Any, Callable, Collection, List, Sequence, Tuple
+from typing import Any, Callable, Collection, List, Sequence, Tuple, TypeVar
 
 from towers.base.output import write_line
 
 _SHOWN = 8
+Item = TypeVar('Item')
 
 
 class ToldError(Exception):
@@ -106,7 +107,7 @@ def check_parameters(function: Callable[..., Any], what: str, *names: str, fix: 
                      f'{fix}.') from None
 
 
-def first_few(items: Sequence[str]) -> Tuple[List[str], int]:
+def first_few(items: Sequence[Item]) -> Tuple[List[Item], int]:
   """Returns as many items as a message shows, and the number of the others."""
   return list(items[:_SHOWN]), max(0, len(items) - _SHOWN)
 

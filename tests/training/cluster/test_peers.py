@@ -1,5 +1,6 @@
 """Peers find who has ended, who is silent and who is there, by connections that stay open."""
 
+import concurrent.futures
 import contextlib
 import json
 import re
@@ -35,6 +36,12 @@ class Other:
 
   def send(self, **message):
     self._connection.sendall(json.dumps(message).encode() + b'\n')
+
+  def send_part(self, text):
+    self._connection.sendall(text.encode())
+
+  def read_next(self):
+    return json.loads(next(self._lines))
 
   def read(self, name):
     """Returns what the next message has under a name, if that is not empty."""
@@ -125,11 +132,35 @@ def test_who_is_silent_has_time_to_come_back(rank, told):
 
 def test_a_process_that_stood_still_misses_nobody_for_it(told, monkeypatch):
   with meet(0, 2) as (peers, [other]), peers.watched(3):
-    wait_until(lambda: peers._heard_at)
+    wait_until(lambda: peers._connections)
     peers._loop.call_soon_threadsafe(time.sleep, 4)
     time.sleep(5)
     sign_for(1, other)
     assert not told
+
+
+def test_one_that_takes_nothing_holds_up_no_other_and_fills_no_memory():
+  text = 'history ' * (1 << 21)
+  with meet(0, 3) as (peers, [slow, other]), concurrent.futures.ThreadPoolExecutor(1) as thread:
+    shared = thread.submit(peers.share, text)
+    for one in (slow, other):
+      one.send(value='')
+    assert other.read('unusual') == {'0': text}
+    for _ in range(3):  # Signs of life.
+      other.read_next()
+    assert peers._connections[1].is_behind and not shared.done()
+    assert peers._connections[1]._writer.transport.get_write_buffer_size() <= 1 << 16
+    assert slow.read('unusual') == {'0': text}
+    assert shared.result(20) == [text, '', '']
+
+
+def test_what_comes_of_a_long_line_is_a_sign_of_life(told):
+  with meet(0, 2) as (peers, [other]), peers.watched(2):
+    other.send_part('{"value": "')
+    for _ in range(20):
+      other.send_part('part')
+      time.sleep(0.2)
+      assert not told and not peers.gone
 
 
 def test_as_long_as_something_goes_forward_nobody_is_missed_and_then_at_once(told):

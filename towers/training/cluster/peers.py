@@ -10,10 +10,12 @@ until one of the two processes ends. Until its server starts, the chief listens 
   worker ── value ─────────────► chief      what all are to know, such as flags, data and graphs
   worker ◄── values of all ───── chief      once all have sent theirs
 
-Each is a line of JSON. A connection that ends tells that the process has: this counts at once and
-for good, since a worker that starts again alone cannot join in the middle of a step. One that is
-silent is stopped, or its machine too busy, or the network gone: this counts after a time. While
-steps make progress, no worker counts as gone.
+Each is a line of JSON, and what one worker gets does not grow with the number of all: the first few
+of those that are missing or gone stand for the others, and of values that are equal there is one.
+A connection that ends tells that the process has: this counts at once and for good, since a worker
+that starts again alone cannot join in the middle of a step. One that is silent is stopped, or its
+machine too busy, or the network gone: this counts after a time. While steps make progress, no
+worker counts as gone.
 """
 
 import asyncio
@@ -25,13 +27,12 @@ import threading
 import time
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set
 
-from towers.base.json_files import parse_json
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError, first_few
 from towers.placement.cluster import Cluster, listen
+from towers.training.cluster.connection import Connection, encode
 from towers.training.faults.run_error import WorkerGone, end_process
 
-_MOST_BYTES = 1 << 24  # Of a message.
 _SECONDS_BETWEEN = 0.5
 _SECONDS_BETWEEN_TRIES = 0.2
 _SECONDS_TO_CONNECT = 2.0
@@ -44,8 +45,9 @@ class Peers:
   """The connections of this worker, which a thread reads until they are closed.
 
   Attributes:
-    missing: ranks of the workers that are not there yet, as far as this one knows.
-    gone: once all have met, why others are gone, in words, by rank; the first to end comes first.
+    missing: ranks of the workers that are not there yet; the chief tells others the first few.
+    gone: once all have met, why others are gone, in words, by rank; the first to end comes first,
+      and the chief tells others the first few.
     is_busy: returns whether steps make progress, so that no worker counts as gone.
   """
 
@@ -59,12 +61,13 @@ class Peers:
     self._thread: Optional[threading.Thread] = None
     self._task: Any = None
     self._server: Any = None
-    self._has_met = self._is_watched = self._is_sharing = False
+    self._has_met = self._is_watched = self._is_sharing = self._has_news = False
     self._fault, self._refusal = 'it does not answer', ''
     self._limit_seconds = float('inf')
     # By the rank of the other end, which for all but the chief is 0.
-    self._lines: Dict[int, asyncio.StreamWriter] = {}
-    self._heard_at: Dict[int, float] = {}
+    self._connections: Dict[int, Connection] = {}
+    # How many more are missing and gone than the chief has named.
+    self._others = [0, 0]
     self._seen: Set[int] = set()
     self._values: Dict[int, Deque[Any]] = collections.defaultdict(collections.deque)
     self._shared: Deque[List[Any]] = collections.deque()
@@ -148,14 +151,16 @@ class Peers:
       return self._changed.wait_for(is_done, seconds)
 
   def _name(self, ranks):
-    """Returns workers and a verb: 'worker 1 (10.0.0.2:2222) is'."""
+    """Returns missing workers and a verb: 'worker 1 (10.0.0.2:2222) is'."""
     shown, others = first_few([self._cluster.describe(rank) for rank in ranks])
+    others += self._others[0]
     named = ', '.join(shown) + (f' and {others} others' if others else '')
     return f"{named} {'is' if len(ranks) == 1 else 'are'}"
 
   def _explain(self):
     gone, others = first_few([f'{self._cluster.describe(rank)} {why}'
                               for rank, why in self.gone.items()])
+    others += self._others[1]
     if others:
       gone.append(f'{others} others too')
     return (f"{'; '.join(gone)}. A step needs all workers, so this one ends. Only the steps "
@@ -171,7 +176,8 @@ class Peers:
     self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
     if listener is None:
       await asyncio.gather(self._beat(), self._connect())
-    self._server = await asyncio.start_server(self._welcome, sock=listener, limit=_MOST_BYTES)
+    self._server = await asyncio.start_server(self._welcome, sock=listener,
+                                              backlog=len(self._cluster.addresses))
     with contextlib.closing(self._server):
       await self._beat()
 
@@ -180,48 +186,50 @@ class Peers:
     while not self._has_met:
       try:
         # It may block the thread, which has nothing else to do.
-        connection = socket.create_connection(self._cluster.endpoint(0), _SECONDS_TO_CONNECT)
+        opened = socket.create_connection(self._cluster.endpoint(0), _SECONDS_TO_CONNECT)
       except OSError as error:
         self._fault = f'it cannot be reached: {error}'
       else:
-        reader, writer = await asyncio.open_connection(sock=connection, limit=_MOST_BYTES)
+        reader, writer = await asyncio.open_connection(sock=opened)
         with contextlib.closing(writer):
-          _send(writer, rank=self._cluster.rank)
-          await self._follow(0, reader, writer)
+          chief = Connection(reader, writer)
+          chief.send(encode(rank=self._cluster.rank))
+          await self._follow(0, chief)
       await asyncio.sleep(_SECONDS_BETWEEN_TRIES)
 
   async def _welcome(self, reader, writer):
     """Takes the rank of a process that connects to the chief, and then what it sends."""
     with contextlib.suppress(asyncio.CancelledError), contextlib.closing(writer):
-      rank = (await _read(reader) or {}).get('rank')
+      connection = Connection(reader, writer)
+      rank = (await connection.read() or {}).get('rank')
       if type(rank) is not int or rank < 1 or self._has_met:
         return
       if rank >= len(self._cluster.addresses):
-        _send(writer, refusal=(
+        connection.send(encode(refusal=(
             f'This process is worker {rank} by its TF_CONFIG, and that of worker 0 names '
-            f'{len(self._cluster.addresses)} workers: give the same cluster to all.'))
+            f'{len(self._cluster.addresses)} workers: give the same cluster to all.')))
         return
-      if rank in self._lines:
-        _send(self._lines[rank], refusal=(
+      if rank in self._connections:
+        self._connections[rank].send(encode(refusal=(
             f'Another process is {self._cluster.describe(rank)} too: give each worker its own '
-            'index in TF_CONFIG.'))
+            'index in TF_CONFIG.')))
       self._seen.add(rank)
-      await self._follow(rank, reader, writer)
+      await self._follow(rank, connection)
 
-  async def _follow(self, rank, reader, writer):
+  async def _follow(self, rank, connection):
     """Takes what another worker sends, until its connection ends or it makes no sense."""
-    self._lines[rank], self._heard_at[rank] = writer, time.monotonic()
+    self._connections[rank] = connection
     self._count()
     while True:
-      message = await _read(reader)
-      if self._lines.get(rank) is not writer:  # Another process has the same rank.
+      message = await connection.read()
+      if self._connections.get(rank) is not connection:  # Another process has the same rank.
         return
       if message is None:
         break
-      self._heard_at[rank] = time.monotonic()
-      self.gone = {other: why for other, why in self.gone.items() if other != rank}
+      if rank in self.gone:
+        self.gone = {other: why for other, why in self.gone.items() if other != rank}
       self._take(rank, message)
-    del self._lines[rank], self._heard_at[rank]
+    del self._connections[rank]
     self._values.pop(rank, None)
     if self._has_met:
       self._miss({rank: 'has ended'})
@@ -230,7 +238,8 @@ class Peers:
   def _count(self):
     """Finds out which workers are missing, before all have met."""
     if self._cluster.is_chief and not self._has_met:
-      absent = [rank for rank in range(1, len(self._cluster.addresses)) if rank not in self._lines]
+      absent = [rank for rank in range(1, len(self._cluster.addresses))
+                if rank not in self._connections]
       # A worker that came and left had its own reason, such as that another one is missing.
       self.missing = [rank for rank in absent if rank not in self._seen] or absent
       if not absent:
@@ -245,31 +254,44 @@ class Peers:
       return
     if 'refusal' in message:
       self._refusal = str(message['refusal'])
-    if 'values' in message:
-      self._shared.append(message['values'])
+    if 'usual' in message:
+      self._shared.append([message['unusual'].get(str(other), message['usual'])
+                           for other in range(len(self._cluster.addresses))])
     if 'missing' in message:
       self.missing, self._has_met = message['missing'], not message['missing']
       self.gone = {int(other): why for other, why in message['gone'].items()
                    if int(other) != self._cluster.rank}
+      self._others = message.get('others', [0, 0])
     self._act()
 
   def _give(self, value):
     """Takes this worker's own value to the chief."""
     if self._cluster.is_chief:
       self._add(0, value)
-    elif 0 in self._lines:
-      _send(self._lines[0], value=value)
+    elif 0 in self._connections:
+      self._connections[0].send(encode(value=value))
 
   def _add(self, rank, value):
     """Keeps a worker's value, and sends those of all once they are there."""
     self._values[rank].append(value)
     waiting = [self._values[other] for other in range(len(self._cluster.addresses))]
     if all(waiting):
-      values = [queue.popleft() for queue in waiting]
-      for writer in self._lines.values():
-        _send(writer, values=values)
-      self._shared.append(values)  # At last, since this worker may then close.
-      self._act()
+      asyncio.ensure_future(self._publish([queue.popleft() for queue in waiting]))
+
+  async def _publish(self, values):
+    """Sends the values of all workers to each."""
+    texts = list(map(json.dumps, values))
+    [(usual, _)] = collections.Counter(texts).most_common(1)
+    line = encode(usual=json.loads(usual), unusual={
+        rank: value for rank, (value, text) in enumerate(zip(values, texts)) if text != usual})
+    connections = list(self._connections.values())
+    for connection in connections:
+      connection.send(line)
+      await asyncio.sleep(0)  # Of many, signs of life are between them.
+    for connection in connections:
+      await connection.sent()
+    self._shared.append(values)  # At last, since this worker may then close.
+    self._act()
 
   async def _beat(self):
     """Gives signs of life, and misses those of others."""
@@ -278,17 +300,30 @@ class Peers:
       await asyncio.sleep(_SECONDS_BETWEEN)
       now = time.monotonic()
       if now - before > _SECONDS_OF_A_PAUSE:
-        self._heard_at = dict.fromkeys(self._heard_at, now)
-      self._miss({rank: f'does not answer for {now - heard_at:.0f} s (worker_seconds)'
-                  for rank, heard_at in self._heard_at.items()
-                  if now - heard_at >= self._limit_seconds})
+        for connection in self._connections.values():
+          connection.heard_at = now
+      self._miss({rank: f'does not answer for {now - connection.heard_at:.0f} s (worker_seconds)'
+                  for rank, connection in self._connections.items()
+                  if now - connection.heard_at >= self._limit_seconds})
 
   def _miss(self, gone):
-    """Takes who is gone, and tells all others who is missing or gone."""
+    """Takes who is gone, and soon tells all others who is missing or gone, of many at once."""
     self.gone = {**self.gone, **gone}
-    state = dict(missing=self.missing, gone=self.gone) if self._cluster.is_chief else {}
-    for writer in self._lines.values():
-      _send(writer, **state)
+    if not self._has_news:
+      self._has_news = True
+      self._loop.call_soon(self._tell_others)
+
+  def _tell_others(self):
+    self._has_news = False
+    line = encode()
+    if self._cluster.is_chief:
+      missing, more_missing = first_few(self.missing)
+      gone, more_gone = first_few(list(self.gone.items()))
+      others = dict(others=[more_missing, more_gone]) if more_missing or more_gone else {}
+      line = encode(missing=missing, gone=dict(gone), **others)
+    for connection in self._connections.values():
+      if not connection.is_behind:  # Else what it gets is a sign of life.
+        connection.send(line)
     self._act()
 
   def _act(self):
@@ -297,16 +332,3 @@ class Peers:
       self._changed.notify_all()
     if self.gone and self._is_watched and not self._is_sharing and not self.is_busy():
       end_process(self._explain(), WorkerGone.exit_code)
-
-
-def _send(writer: asyncio.StreamWriter, **message: Any) -> None:
-  writer.write(json.dumps(message).encode() + b'\n')
-
-
-async def _read(reader: asyncio.StreamReader) -> Optional[Dict[str, Any]]:
-  """Returns a message; None if the connection has ended, or what comes is none."""
-  try:
-    message = parse_json(await reader.readline())
-  except (OSError, ValueError):
-    return None
-  return message if isinstance(message, dict) else None
