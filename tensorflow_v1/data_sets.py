@@ -100,9 +100,9 @@ def get_constant(tensor: Tensor) -> Any:
 
 
 def copy_dataset(dataset: Dataset) -> Dataset:
-  """Returns a copy of a data set in the default graph, with a copy of all ops of its own graph."""
+  """Returns a copy of a data set in the default graph, with a copy of the ops that it needs."""
   variant = dataset._variant_tensor
-  [copied] = tf.import_graph_def(
-      variant.graph.as_graph_def(), return_elements=[variant.name], name='')
+  needed = tf.graph_util.extract_sub_graph(variant.graph.as_graph_def(), [variant.op.name])
+  [copied] = tf.import_graph_def(needed, return_elements=[variant.name], name='')
   structure = dataset._element_structure if IS_1 else dataset.element_spec
   return dataset_ops.DatasetV1Adapter(dataset_ops._VariantDataset(copied, structure))

@@ -4,6 +4,7 @@ from typing import Callable, Mapping, Optional, Sequence, Union
 
 from towers.arguments import check_examples, check_model, check_optimizer, with_known_names
 from towers.data.examples import Examples
+from towers.input.order import check_rereading
 from towers.input.plan import Plan
 from towers.placement.workers import Workers
 from towers.session import Session
@@ -125,6 +126,9 @@ class Program(TrainingGraph):
       check_examples('validation', validation)
     check_optimizer(optimizer)
     super().__init__(model, train, validation, given, workers)
+    check_rereading(train, self.feed.inputs.num_iterators, is_trained=True)
+    if validation is not None and self.validation is not None:
+      check_rereading(validation, self.validation.feed.inputs.num_iterators, is_trained=False)
 
   def session(self, *, graph_rewriter: str = 'auto', inter_threads: Optional[int] = None,
               intra_threads: Optional[int] = None,

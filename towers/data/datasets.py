@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 import time
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
@@ -85,11 +85,16 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     made = encode_dataset(_make(dataset, name), name)
     return made if known == count else _end_after(made, count, components)
 
+  def copies() -> Tuple[Any, Any]:
+    if _is_made(dataset, name):
+      return (copy_dataset(dataset),) * 2
+    return _call(dataset, name), _call(dataset, name)
+
   def held() -> Any:
     return elements().map(as_written(lambda *example: components.hold(example, fix=_FIX)))
 
   examples = Examples(num_examples=count, elements=elements, shuffle_buffer=shuffle_buffer,
-                      name=name)
+                      name=name, copies=copies)
   return examples if is_static else examples._replace(elements=held, unequal=examples)
 
 

@@ -68,6 +68,8 @@ class Examples(NamedTuple):
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
     digest_files: returns an int64 that stands for the files of encoded images; None elsewhere.
+    copies: returns two data sets of the elements, as two iterators would read them, in a graph
+      beside the program's; None where `elements` does.
     augmentations: how many functions of `augmented` change it, each by other draws.
   """
   num_examples: int
@@ -86,6 +88,7 @@ class Examples(NamedTuple):
   num_bytes: Optional[np.ndarray] = None
   unequal: Any = None
   digest_files: Optional[Callable[[], int]] = None
+  copies: Optional[Callable[[], Tuple[Any, Any]]] = None
   augmentations: int = 0
 
   def parse_singly(self, elements: Any, arrays: Sequence[Any], *, epoch: Any,

@@ -57,6 +57,11 @@ class Inputs(NamedTuple):
   shards: List[Shard]
   needs_threads: bool = True
 
+  @property
+  def num_iterators(self) -> int:
+    """How many iterators read the split, those of all workers."""
+    return len(self.shards) * self.plan.num_workers
+
 
 def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False,
                  seed: int = 0, parallel_calls: Optional[int] = None) -> Inputs:
