@@ -23,7 +23,7 @@ NUM_STEPS = 3
 
 
 def rich_model(batch, is_training):
-  """Batch norm, dropout, an embedding, a loop, a branch, a penalty, and an op kept on the host."""
+  """Batch norm, dropout, an embedding, a loop, a branch, a penalty, and an op with a device."""
   features, labels = batch
   with tf.variable_scope('words',
                          regularizer=lambda weights: 1e-2 * tf.reduce_sum(tf.square(weights))):
@@ -88,7 +88,7 @@ def test_clones_are_the_towers_that_the_model_would_build(index, point):
       assert (own.type in ('Shape', 'ShapeN') and op.type == 'Const' if is_shape
               else op.type == own.type), name
   kept = [op for op in cloned[3].get_operations() if op.name.endswith('/rows')]
-  assert len(kept) == num_towers and {op.device for op in kept} == {'/device:CPU:0'}
+  assert [op.device for op in kept] == [f'/device:CPU:{tower}' for tower in range(num_towers)]
   assert len(cloned[3].get_collection('seen')) == num_towers
 
 

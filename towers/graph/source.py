@@ -16,6 +16,11 @@ _LIBRARIES = re.compile(
     re.escape(_PYTHON) + r'|.*[/\\](site|dist)-packages[/\\]|.*[/\\]tmp\w{8}\.py$')
 
 
+def is_ours(path: str) -> bool:
+  """Returns whether a file is of this library or of TensorFlow."""
+  return os.path.abspath(path).startswith(_OURS)
+
+
 def format_op(op: Operation) -> str:
   """Returns an op's name with the innermost line of the program that made it."""
   return op.name + find_line(op)
@@ -27,7 +32,7 @@ def find_line(op: Operation) -> str:
   A line of an installed package counts only if no line of the program made the op.
   """
   frames = [(os.path.abspath(frame[0]), frame[1]) for frame in reversed(list(op.traceback or []))]
-  frames = [frame for frame in frames if not frame[0].startswith(_OURS)]
+  frames = [frame for frame in frames if not is_ours(frame[0])]
   frames = [frame for frame in frames if not _LIBRARIES.match(frame[0])] or frames
   if not frames:
     return ''

@@ -60,6 +60,7 @@ class VariableStore:
     initial_ops: the random ops that initial values are computed from.
     seed: of everything random in the towers.
     replicas: by tower, and then by the name of the first tower's variable.
+    devices: of this worker's towers.
     scopes: the name scopes of the towers built so far; each new tower adds its own.
     num_towers: of this worker.
     first_tower: the index of this worker's first tower among those of all workers.
@@ -75,7 +76,7 @@ class VariableStore:
         tower: {} for tower in range(1, len(devices)) if kind == 'replicated'}
     self.scopes: List[str] = []
     self.num_towers, self.first_tower = len(devices), rank * len(devices)
-    self._devices = devices
+    self.devices = devices
     candidates = {'host': [HOST], 'balanced': devices}.get(kind, devices[:1])
     self._bytes_on = dict.fromkeys(candidates, 0)
     self._asked: Dict[str, int] = {}
@@ -119,7 +120,7 @@ class VariableStore:
     if variable.trainable:
       for tower, of_tower in self.replicas.items():
         of_tower[name] = make_replica(next_creator, settings, variable, tower=tower,
-                                      device=self._devices[tower])
+                                      device=self.devices[tower])
     return variable
 
   def _make_unique(self, name):

@@ -14,6 +14,7 @@ from towers.tower.all_towers import joining
 from towers.tower.drawing.draws import Draws
 from towers.tower.global_batch import GlobalBatch
 from towers.tower.losses import Weighted
+from towers.tower.named_devices import giving_way
 from towers.tower.precision import Precision, cast_inputs, float32_getter
 
 Values = Union[Tensor, Weighted]
@@ -70,6 +71,7 @@ class ModelCall(NamedTuple):
       contexts.enter_context(naming_errors(tensors))
       contexts.enter_context(variables.naming_constants())
       contexts.enter_context(control_flow_v1())
+      contexts.enter_context(giving_way(store.devices))
       return self.model(decode_batch(tensors), self.is_training)
 
 
