@@ -5,7 +5,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.data.test_records import take
-from tests.harness import small
+from tests.harness import small, taking
 from towers.base.usage_error import UsageError
 from towers.training.faults.run_error import RunError
 
@@ -132,6 +132,27 @@ def test_a_count_is_told_and_kept(tmp_path, capsys):
   (tmp_path / 'count').write_text('5?')
   with pytest.raises(UsageError, match='holds no count'):
     towers.from_dataset(of_unknown_size(5), count_file=kept)
+
+
+@pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))
+@pytest.mark.parametrize('is_known', small.nightly_but([True], [True, False]))
+def test_a_cache_in_a_file_is_written_once_and_read_by_all(mode, is_known, tmp_path):
+  read, path = [], str(tmp_path / 'cache')
+
+  def make():
+    made = ids(11)() if is_known else of_unknown_size(11)()
+    return made.map(lambda id: tf.py_func(
+        lambda id: (read.append(id), id)[1], [id], tf.int64)).map(
+            lambda id: tf.reshape(id, [])).cache(path)
+
+  steps = [sorted(range(11))[first:first + 4] for first in (0, 4, 8)]
+  # A run that ends in its first epoch, one of several epochs, and another one.
+  for num_steps in (1, 7, 3):
+    taken = taking.take(towers.from_dataset(make, 11, name='mine'), num_steps=num_steps,
+                        batch_size=4, num_towers=2, mode=mode)
+    assert [sorted(sum((rows[:count].tolist() for rows, count in by_tower), []))
+            for by_tower in taken] == (3 * steps)[:num_steps]
+    assert sorted(read) == list(range(11))
 
 
 def test_what_cannot_be_split_is_refused_with_the_fix():

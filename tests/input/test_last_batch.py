@@ -58,6 +58,35 @@ def test_rows_in_another_order_are_refused(reorder):
     run.train()
 
 
+SMALL = [('split', 4, 3, 'keep', {}), ('next', 4, 1, 'pad', {}), ('shard', 3, 2, 'keep', {}),
+         ('shard', 8, 1, 'carry', {}), ('split', 2, 1, 'keep', dict(variables='replicated')),
+         ('next', 3, 2, 'keep', dict(validation_tower=True)),
+         ('split', 8, 3, 'drop', dict(tower_build='clone'))]
+
+
+@pytest.mark.parametrize('mode, num_towers, num_examples, last_batch, settings',
+                         small.nightly_but(SMALL[:3], SMALL))
+def test_a_split_smaller_than_the_towers_is_measured_and_learnt_as_by_one(
+    mode, num_towers, num_examples, last_batch, settings):
+  def run(num_towers, train, **settings):
+    program = small.program(
+        num_towers=num_towers, train=train, last_batch=last_batch, batch_size=8,
+        validation=small.random_examples(num_examples, 'validation', seed=1), **settings)
+    with program.session() as session:
+      found = [(session.validate(), session.train()) for _ in range(4)]
+      return found, small.read_variables(program, session.tf_session)
+
+  trains = [small.random_examples(13)]
+  trains += [small.random_examples(num_examples)] if last_batch != 'drop' else []
+  for train in trains:
+    found, variables = run(num_towers, train, input_mode=mode, **settings)
+    expected, of_one = run(1, train)
+    for (means, loss), (its_means, its_loss) in zip(found, expected):
+      assert means == pytest.approx(its_means, abs=1e-6)
+      assert loss == pytest.approx(its_loss, abs=1e-6)
+    small.assert_same_weights(of_one, {name: variables[name] for name in of_one})
+
+
 def test_updates_that_read_no_row_are_welcome():
   def model(batch, is_training):
     count = tf.get_variable('count', [], trainable=False, initializer=tf.zeros_initializer())

@@ -63,6 +63,8 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     copy = encode_dataset(copy, name)
     components = find_components(copy, name)
     known = _find_size(copy, name)
+    if _keeps_a_file(copy):
+      _read_all(copy, name, 'writing the cache')
     is_static = all(part.is_of_rows or part.shape.is_fully_defined() for part in components.parts)
     if not is_static:
       with _explained(name):
@@ -185,16 +187,8 @@ def _explained(name: str) -> Iterator[None]:
 
 def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
   """Returns the number of elements by a pass over all of them, says so, and keeps it."""
-  from tensorflow_v1 import as_written, tf
-  began = said = time.monotonic()
-  count = 0
-  ones = dataset.map(as_written(lambda *_: tf.constant(0, tf.uint8))).batch(_COUNTED_AT_ONCE)
-  with _explained(name):
-    for batch in _take(ones):
-      count += len(batch)
-      if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
-        said = time.monotonic()
-        write_line(f'{name}: counting the examples of the data set, {count:,} so far', sys.stderr)
+  began = time.monotonic()
+  count = _read_all(dataset, name, 'counting the examples')
   hint = f'; num_examples={count} or a count_file spares the next run this pass'
   write_line(f'{name}: counted {count:,} examples in {time.monotonic() - began:.1f} s'
              f"{'' if count_file else hint}", sys.stderr)
@@ -205,6 +199,34 @@ def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
       write_line(f"{name}: the count is not kept in count_file '{count_file}': {error.strerror}",
                  sys.stderr)
   return count
+
+
+def _read_all(dataset: Any, name: str, what: str) -> int:
+  """Returns the number of elements by a pass over all of them; says now and then `what` it does."""
+  from tensorflow_v1 import as_written, tf
+  said = time.monotonic()
+  count = 0
+  ones = dataset.map(as_written(lambda *_: tf.constant(0, tf.uint8))).batch(_COUNTED_AT_ONCE)
+  with _explained(name):
+    for batch in _take(ones):
+      count += len(batch)
+      if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+        said = time.monotonic()
+        write_line(f'{name}: {what} of the data set, {count:,} so far', sys.stderr)
+  return count
+
+
+def _keeps_a_file(dataset: Any) -> bool:
+  """Whether a data set has a `.cache(file)` that is not whole yet.
+
+  It is written before the towers read it: TensorFlow lets one iterator write it, from the first
+  element to past the last one, which those of a program never ask for.
+  """
+  from tensorflow_v1 import find_last_op, get_constant
+  from towers.graph.walk import find_needed
+  files = [get_constant(op.inputs[1]) for op in find_needed([find_last_op(dataset)])
+           if op.type.startswith('CacheDataset')]
+  return any(file and not os.path.exists(os.fsdecode(file) + '.index') for file in files)
 
 
 def _read_count(count_file: Optional[str], name: str) -> Optional[int]:

@@ -261,9 +261,8 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batc
                      f'micro-batches leaves {int(batch_size // accumulate)} examples in each for '
                      f'{towers}: use a batch_size of at least {accumulate * all_towers}, or a '
                      'smaller accumulate.')
-  if num_examples < all_towers:
-    raise UsageError(f'{name} has {num_examples} examples for {towers}: every tower needs at least '
-                     f'one; use at most {max(num_examples, 1)} towers, or more data.')
+  if num_examples < 1:
+    raise UsageError(f'{name} has {num_examples} examples: give at least 1.')
   plan = Plan(num_examples, batch_size, num_towers, last_batch, accumulate, num_workers, rank)
   if plan.steps_per_epoch == 0:
     raise UsageError(f'{name} has {num_examples} examples, fewer than one global batch of '

@@ -5,6 +5,7 @@ import types
 import pytest
 
 import towers
+from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers.training.faults.run_error import RunError
 from towers.training.reporting.result import advise, write_result
@@ -34,6 +35,21 @@ def test_towers_that_wait_get_advice_that_fits(settings, changes, words, monkeyp
   for plan.batch_size in (4, 8):
     advice = advise(0.43, settings, program)
     assert ('larger batch_size' in advice, 'decode' in advice) == (plan.batch_size == 4, False)
+
+
+@pytest.mark.parametrize('by_python', [True, False])
+def test_a_generator_is_not_told_to_use_more_threads(by_python):
+  def make():
+    if by_python:
+      return tf.data.Dataset.from_generator(lambda: iter(range(8)), tf.float32, [])
+    return tf.data.Dataset.range(8).map(lambda number: tf.cast(number, tf.float32))
+
+  program = small.program(
+      lambda batch, is_training: tf.square(batch - tf.get_variable('mean', [])),
+      train=towers.from_dataset(make, 8), validation=None)
+  advice = advise(0.43, dict(input_threads=1, staging_depth=1), program)
+  assert ('one thread does, whatever input_threads says' in advice) == by_python
+  assert ('cores decode' in advice or 'uses all cores' in advice) == (not by_python)
 
 
 def test_a_disk_that_fills_during_the_run_costs_no_result(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 from towers.base.cores import count_cores
 from towers.base.files import write_whole
 from towers.base.reason import find_reason, is_about_room
+from towers.graph.walk import find_needed, walk_called
 from towers.training.faults.run_error import RunError
 
 # Below this share of the time, faster input gains little.
@@ -69,6 +70,14 @@ def format_result(result: Dict[str, Any], seconds: float) -> str:
   return ', '.join(parts)
 
 
+def _reads_by_python(program):
+  """Whether functions of Python make the elements of the training split, as a generator does."""
+  if program.train_examples.elements is None:  # Then those are of towers.
+    return False
+  ops = find_needed([program.feed.inputs.initializer])
+  return any('PyFunc' in node.op for op in ops for _, node in walk_called(op.graph, op.node_def))
+
+
 def advise(waited: float, settings: Mapping[str, Any], program: Any) -> str:
   """Returns what may help towers that waited for a share of their time, or '' if they hardly did.
 
@@ -87,6 +96,10 @@ def advise(waited: float, settings: Mapping[str, Any], program: Any) -> str:
     if 2 * program.plan.batch_size <= examples.num_examples:
       ways.append('a larger batch_size, since taking rows out of arrays is slow beside such short '
                   'steps')
+  elif _reads_by_python(program):
+    ways.append('less work in Python, which one thread does, whatever input_threads says: let a '
+                'generator yield what is small, as names of files, and .map TensorFlow functions '
+                'over it, or keep arrays for towers.from_arrays')
   elif threads < cores:
     ways.append(f'input_threads={cores} uses all cores, where it is {threads}')
   else:
