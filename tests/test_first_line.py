@@ -169,13 +169,44 @@ def test_a_misspelt_name_is_told_before_what_is_missing():
     towers.Program(model, train=EXAMPLES)
 
 
-def test_what_an_optimizer_would_change_before_its_gradients_are_applied_is_told(caplog):
-  class Clipped(tf.train.GradientDescentOptimizer):
-    def compute_gradients(self, *given, **settings):
-      return super().compute_gradients(*given, **settings)
+def own_gradients(compute, module):
+  """Returns a class of optimizers with gradients of `compute(base, loss, variables)`."""
+  class Own(tf.train.GradientDescentOptimizer):
+    def compute_gradients(self, loss, var_list=None, **settings):
+      return compute(super().compute_gradients, loss, var_list)
 
-  build(optimizer=Clipped(0.1))
-  assert 'Clipped has a compute_gradients of its own, which towers does not call' in caplog.text
+  Own.__module__ = Own.compute_gradients.__module__ = module
+  return Own
+
+
+@pytest.mark.parametrize('module', ['mine', 'tensorflow_privacy.optimizers', 'tensorflow.x'])
+@pytest.mark.parametrize('compute', [
+    lambda base, loss, variables: [(gradient * 0, variable)
+                                   for gradient, variable in base(loss, variables)],
+    lambda base, loss, variables: base(loss * 2, variables),
+    lambda base, loss, variables: base(loss, variables)[:0],
+    lambda base, loss, variables: [*zip(tf.gradients(loss, variables), variables)]])
+def test_an_optimizer_that_makes_other_gradients_is_refused_wherever_it_is_from(compute, module):
+  own = own_gradients(compute, module)
+  for settings in (dict(optimizer=own(0.1)), dict(optimizer=own, learning_rate=0.1),
+                   dict(optimizer={'': towers.Every(2, own(0.1))})):
+    with pytest.raises(towers.UsageError, match='Own makes other gradients .*def apply_gradients'):
+      build(**settings)
+
+
+def test_an_optimizer_that_hands_its_gradients_on_is_taken(caplog):
+  build(optimizer=own_gradients(lambda base, *given: base(*given), 'mine')(0.1))
+  assert 'gradients' not in caplog.text
+
+
+def test_a_minimize_that_nobody_calls_is_told(caplog):
+  class Own(tf.train.GradientDescentOptimizer):
+    def minimize(self, *given, **settings):
+      return super().minimize(*given, **settings)
+
+  Own.__module__ = Own.minimize.__module__ = 'tensorflow_mine'
+  build(optimizer=Own(0.1))
+  assert 'Own has a minimize of its own, which towers does not call' in caplog.text
 
 
 class Own(towers.Callback):

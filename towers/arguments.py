@@ -103,7 +103,7 @@ def check_examples(name: str, given: Any) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-  """Refuses what is no `tf.train.Optimizer`, nor makes one; warns of methods that nobody calls.
+  """Refuses what is no `tf.train.Optimizer`, nor makes one; warns of a method that nobody calls.
 
   Raises:
     UsageError: names it, and the line to write.
@@ -119,12 +119,11 @@ def check_optimizer(optimizer: Any) -> None:
         raise UsageError(f'optimizer is {describe(one)} whose {name.lstrip("_")} is {value!r}, a '
                          f'text: give it a number, as tf.train.{kind.__name__}(0.001).')
     if isinstance(one, Optimizer) or (callable(one) and not is_of_keras):
-      for method in ('compute_gradients', 'minimize'):
-        if not getattr(kind, method, Optimizer.minimize).__module__.startswith('tensorflow'):
-          logging.getLogger('towers').warning(
-              '%s has a %s of its own, which towers does not call, since each tower has gradients '
-              'of its own: what it changes belongs into apply_gradients, which gets their mean.',
-              kind.__name__, method)
+      if getattr(kind, 'minimize', Optimizer.minimize) is not Optimizer.minimize:
+        logging.getLogger('towers').warning(
+            '%s has a minimize of its own, which towers does not call, since each tower has '
+            'gradients of its own: what it changes belongs into apply_gradients, which gets their '
+            'mean.', kind.__name__)
       continue
     raise UsageError(f'optimizer is {describe(one)}, and towers.Program takes a '
                      'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or another '

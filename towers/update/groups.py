@@ -7,13 +7,15 @@
 Patterns are matched with the beginning of names. A step updates all groups and counts once.
 """
 
+import contextlib
+import copy
 import math
 import numbers
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Union
 
 import numpy as np
 
-from tensorflow_v1 import Optimizer, Tensor, tf
+from tensorflow_v1 import Optimizer, Tensor, replaced, tf
 from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 from towers.placement.host import HOST
@@ -80,6 +82,7 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
     key = (id(optimizer), factor, every)
     if key not in found:
       made = _make(optimizer, factor, rates, name)
+      check_own_gradients(made)
       if any(group.optimizer is made for group in found.values()):
         raise UsageError('optimizer has one object for groups that act in different steps, and '
                          'its own numbers would move in both: make an optimizer for each.')
@@ -87,6 +90,37 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
           rate if _is_function(optimizer) else _read_rate(optimizer), factor, every))
     found[key].names.add(name)
   return list(found.values())
+
+
+def check_own_gradients(optimizer: Optimizer) -> None:
+  """Refuses an optimizer whose `compute_gradients`, which nobody calls, makes other gradients.
+
+  One that only hands on what the base class returns, as wrappers do, is found by trying it out.
+  """
+  own = getattr(optimizer, 'compute_gradients', None)
+  if own is None or getattr(own, '__func__', None) is Optimizer.compute_gradients:
+    return
+  asked = []
+  with tf.Graph().as_default():
+    variable = tf.get_variable('variable', [])
+    loss, pairs = tf.square(variable), [(tf.constant(1.0), variable)]
+
+    def compute(_, loss, *args, **settings):
+      asked.append(loss)
+      return pairs
+
+    with contextlib.suppress(Exception), replaced((Optimizer, 'compute_gradients', compute)):
+      returned = copy.copy(optimizer).compute_gradients(loss, [variable])
+      if [id(loss)] == [*map(id, asked)] and [*map(id, returned[0])] == [*map(id, pairs[0])]:
+        return
+  raise UsageError(
+      f'{type(optimizer).__name__} makes other gradients in its compute_gradients, which towers '
+      'does not call: each tower has gradients of its own, and what is made of them, such as '
+      'clipped ones, is not what one tower makes. Give clip_norm=1.0 to clip them, or change their '
+      'mean over the global batch: write def apply_gradients(self, pairs, *args, **kwargs): return '
+      'super().apply_gradients([(change(gradient), variable) for gradient, variable in pairs], '
+      '*args, **kwargs). What needs the gradients of single examples, as differential privacy '
+      'does, cannot be trained here.')
 
 
 def by_pattern(optimizers: Optimizers) -> Dict[str, Every]:
