@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from tensorflow_v1 import load_keras, tf
 from towers.base.usage_error import UsageError
+from towers.tower.all_towers import count_towers
 
 from .layers import Layers
 
@@ -86,6 +87,7 @@ class KerasModel:
       self._layers = self._make_layers()
       self._loss = self._given_loss or _find_loss(self._layers)
       self._graph = graph
+      _check_stateless(self._layers, inputs)
     inputs = self._preprocess(inputs)
     outputs = _call(self._layers, inputs, is_training)
     if is_first:
@@ -94,7 +96,7 @@ class KerasModel:
     # What depends on the inputs, such as a penalty on activations, is a mean like the loss.
     penalties = self._layers.get_losses_for(inputs)
     if penalties:
-      losses += tf.add_n(penalties)
+      losses = _add_penalty(losses, tf.add_n(penalties), outputs)
     return losses, {name: metric(labels, outputs) for name, metric in self._metrics.items()}
 
   def predict(self, inputs: Any) -> Any:
@@ -134,6 +136,30 @@ def _find_loss(layers):
                      'probabilities, or a function of labels and outputs that returns one loss per '
                      'example.')
   return load_keras().losses.get(compiled)
+
+
+def _check_stateless(layers, inputs):
+  """Refuses layers that keep a row of state for each example of a batch, where towers share it."""
+  recurrent, num_towers = load_keras().layers.RNN, count_towers()
+  kept = [layer.name for layer in (layers, *layers.submodules)
+          if isinstance(layer, recurrent) and layer.stateful]
+  if kept and num_towers > 1:
+    share = tf.nest.flatten(inputs)[0].shape.as_list()[0] or 'some'
+    raise UsageError(f'The layer {kept[0]} is stateful: it keeps a row for each example of the '
+                     f'batch, of which each of {num_towers} towers has a share, the first {share} '
+                     'rows: use num_towers=1, or make the layer with stateful=False.')
+
+
+def _add_penalty(losses, penalty, outputs):
+  """Returns losses with a mean over the batch, which is a loss by itself beside weighted ones."""
+  if tf.is_tensor(losses):
+    return losses + penalty
+  first = tf.nest.flatten(outputs)[0]
+  of_each = tf.fill([first.shape.as_list()[0] or tf.shape(first)[0]], penalty)
+  if isinstance(losses, list):
+    return [*losses, of_each]
+  named = losses if isinstance(losses, dict) else {'data': losses}
+  return {**named, 'penalty' if 'penalty' not in named else 'activity_penalty': of_each}
 
 
 def _call(layers, inputs, is_training):

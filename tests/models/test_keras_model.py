@@ -88,6 +88,57 @@ def test_a_penalty_on_activations_is_a_mean_over_examples():
   assert (one - losses(1) > 0.005).all()
 
 
+def of_each(labels, outputs):
+  return keras.losses.sparse_categorical_crossentropy(labels, outputs)
+
+
+def weighted(labels, outputs):
+  return towers.Weighted(of_each(labels, outputs), labels + 1)
+
+
+PENALISED = {
+    'example': of_each, 'weighted': weighted,
+    'list': lambda labels, outputs: [of_each(labels, outputs), weighted(labels, outputs)],
+    'dict': lambda labels, outputs: {'penalty': of_each(labels, outputs),
+                                     'b': weighted(labels, outputs)}}
+
+
+@pytest.mark.parametrize('kind', small.nightly_but(['weighted', 'dict'], PENALISED))
+def test_a_penalty_on_activations_goes_with_any_losses(kind):
+  def run(num_towers, penalty):
+    model = KerasModel(make_sequential(lambda: keras.layers.Dense(
+        4, activity_regularizer=penalty and keras.regularizers.l2(penalty), name='hidden')),
+                       loss=PENALISED[kind])
+    program = small.program(model, num_towers=num_towers)
+    with program.session() as session:
+      before = small.read_variables(program, session.tf_session)
+      return before, [session.train() for _ in range(3)], session.validate()['loss']
+
+  before, losses, measured = run(3, 0.1)
+  _, of_one, measured_by_one = run(1, 0.1)
+  np.testing.assert_allclose(losses, of_one, atol=1e-5)
+  assert measured == pytest.approx(measured_by_one, abs=1e-5)
+  [kernel] = [value for name, value in before.items() if name.endswith('hidden/kernel')]
+  hidden = small.random_examples(13).arrays[0][:8] @ kernel
+  without = run(1, None)[1][0]
+  assert losses[0] == pytest.approx(without + 0.1 * np.sum(hidden ** 2) / 8, abs=1e-5)
+
+
+@pytest.mark.parametrize('build', ['reuse', 'clone'])
+def test_a_stateful_layer_is_refused_on_several_towers(build):
+  def make():
+    return keras.Sequential([
+        keras.layers.Reshape([small.NUM_FEATURES, 1], batch_input_shape=[4, small.NUM_FEATURES]),
+        keras.layers.LSTM(4, stateful=True, name='memory'),
+        keras.layers.Dense(small.NUM_CLASSES, activation='softmax')])
+
+  settings = dict(train=small.random_examples(8), validation=None, batch_size=8)
+  with pytest.raises(towers.UsageError, match='The layer memory is stateful: it keeps a row for '
+                     'each example of the batch, of which each of 2 towers has a share, the first '
+                     '4 rows: use num_towers=1, or make'):
+    small.program(KerasModel(make, loss=LOSS), num_towers=2, tower_build=build, **settings)
+
+
 def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validation():
   examples = small.random_examples(8)
   model = KerasModel(

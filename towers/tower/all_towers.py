@@ -65,6 +65,12 @@ def joining(batch: Optional[Batch], *, num_towers: int, joins_norms: bool = Fals
     _parts.pop()
 
 
+def count_towers() -> int:
+  """Returns the number of towers of the program whose model is being called, 1 outside of any."""
+  part = _parts[-1]
+  return 1 if part is None else part.num_towers
+
+
 def joins_norms() -> bool:
   """Returns whether batch normalisation is by sums of all towers here."""
   return _parts[-1] is not None and _parts[-1].joins_norms
