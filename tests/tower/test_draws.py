@@ -304,7 +304,8 @@ def test_rows_and_steps_draw_other_numbers():
     (2, 'split'), (2, 'next'), (3, 'shard')]))
 def test_towers_with_the_rows_of_all_draw_what_one_tower_draws(num_towers, mode):
   def model(batch, is_training):
-    h = dropout(0.5)(steps_first(tf.matmul(batch[0], tf.get_variable('w', [3, 5]))))
+    h = steps_first(tf.matmul(batch[0], tf.get_variable('w', [3, 5])))
+    h = tf.reshape(dropout(0.5)(tf.reshape(h, [-1, 5])), [3, -1, 5])
     of_all = towers.all_rows(tf.reduce_mean(h, 0))
     return tf.reduce_mean(tf.square(h), [0, 2]) + tf.reduce_mean(tf.square(of_all))
 
@@ -312,7 +313,8 @@ def test_towers_with_the_rows_of_all_draw_what_one_tower_draws(num_towers, mode)
     with tf.Graph().as_default():
       program = towers.Program(
           model, train=towers.from_arrays(x), batch_size=12, num_towers=num_towers,
-          input_mode=mode, optimizer=tf.train.GradientDescentOptimizer(0.01), device='cpu')
+          input_mode=mode, optimizer=tf.train.GradientDescentOptimizer(0.01), device='cpu',
+          last_batch='carry')  # The model is called again for another number of rows.
       with program.session() as session:
         return [session.train() for _ in range(NUM_STEPS)]
 
@@ -364,6 +366,17 @@ def test_what_is_neither_found_nor_counted_is_named_with_its_line(name, last_bat
   caplog.clear()
   train(name, 1, last_batch=last_batch)
   assert 'number of towers' not in caplog.text
+
+
+def test_a_static_draw_of_a_model_that_cannot_be_called_again_is_named(monkeypatch, caplog):
+  def of_this_graph(h):
+    if not any(op.name.startswith('inputs_') for op in h.graph.get_operations()):
+      raise ValueError('as layers do that were made in another graph')
+    return flat_steps(h, dropout(0.5))
+
+  monkeypatch.setitem(DRAWS, 'of this graph', of_this_graph)
+  train('of this graph', 2, last_batch='carry')
+  assert caplog.text.count('neither found nor counted: tower_0/dropout') == 1
 
 
 @pytest.mark.nightly(but=1)
