@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.digest import Digest, take_digest
-from towers.placement.counters import get_global_step
+from towers.input.plan import ResumePoint
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.data import Data
 from towers.training.saving.files import INDEX, path_of
@@ -16,7 +16,7 @@ from towers.training.saving.weights import find_best
 from towers.training.stepping.steps import Steps
 from towers.warm_start.matching import Names
 
-# The chief shares this and its reason, in place of a path.
+# The chief shares this and its reason, in place of a path and where the data stands.
 _REFUSED = '\0'
 
 
@@ -67,18 +67,21 @@ class State:
       UsageError: it is of another program, other data or another batch size.
     """
     steps, session = self._steps, self._steps.session
-    path = None
+    path: Optional[str] = None
+    point: Any = None
     try:
       checkpoints, chosen = choose()
-      path = checkpoints.restore(session, chosen) if checkpoints else None
+      if checkpoints is not None:
+        path = checkpoints.restore(session, chosen)
+        point = checkpoints.point
     except Exception as error:
       if self._worker is not None:
-        self._worker.peers.share(_REFUSED + str(error))
+        self._worker.peers.share([_REFUSED, str(error)])
       raise
     if self._worker is not None:
-      path = self._worker.peers.share(path or '')[0] or None
-      if path is not None and path.startswith(_REFUSED):
-        raise UsageError(f'The chief restores nothing: {path[len(_REFUSED):]}')
+      path, point = self._worker.peers.share([path, point])[0]
+      if path == _REFUSED:
+        raise UsageError(f'The chief restores nothing: {point}')
     if path is None:
       return None
     steps.broadcast()
@@ -86,7 +89,7 @@ class State:
       write_line(f'initial weights: those of the checkpoint; {self._warm_start.settings.path} is '
                  'not read')
     self._warm_start, self.has_begun = None, True
-    steps.resume(int(session.run(get_global_step())))
+    steps.resume(ResumePoint(*point))
     return path
 
   def restore(self, folder: str, *, best: bool, best_metric: Optional[str], map: Names,
@@ -116,4 +119,4 @@ class State:
       return ''
     with lock_folder(folder), contextlib.closing(
         self.checkpoints_in(folder, stop_on_full_disk=True)) as saved:
-      return saved.save(self._steps.session)
+      return saved.save(self._steps.session, plan=self._steps.plan)

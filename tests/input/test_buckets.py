@@ -98,7 +98,8 @@ def test_a_data_set_in_order_has_no_buckets():
 def test_checkpoints_record_the_windows():
   def explain(saved, order, step=1):
     plan = build_plan(num_examples=20, batch_size=4, num_towers=1)
-    return explain_order('path', step=step, plan=plan, order=order, saved=saved)
+    return explain_order('path', plan=plan.resumed_at(plan.point_at(step)), order=order,
+                         saved=saved)
 
   order = Order(3, window=8, lengths=77)
   for same in (order, Order(None, window=8, lengths=77), Order(3), Order(None)):

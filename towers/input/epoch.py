@@ -8,7 +8,8 @@ All iterators see the same order of a whole epoch, by (seed, epoch), and take th
 it. So an epoch has the same global batches whatever the input mode and the number of iterators.
 
 A shard takes the same places of every batch. Where the rest of an epoch is carried, epochs are
-joined before they are cut into batches.
+joined before they are cut into batches. Else the batches of an epoch are cut by themselves; those
+of a run that has resumed with another batch size may end in the next epoch, see `plan`.
 """
 
 from typing import Any, List, NamedTuple, Optional
@@ -31,21 +32,28 @@ class Fed(NamedTuple):
     arrays: those of the split, tensors.
     epoch: where to start, from 0, a scalar int64 tensor.
     position: of the first example to take of that epoch, where a global batch begins; the same.
+    end: of its batches, a position too; the same. Behind its last position the next epoch follows,
+      of which these batches then take the beginning.
   """
   arrays: List[Any]
   epoch: Any
   position: Any
+  end: Any
 
 
-class First(NamedTuple):
-  """The first example to take of an epoch: scalar int64 tensors, or a place of 0.
+class Part(NamedTuple):
+  """The part of an epoch to take: scalar int64 tensors.
 
   Attributes:
-    position: in the epoch.
-    place: the examples between it and the beginning of a batch, maybe of an earlier epoch.
+    epoch: from 0.
+    position: of the first example, in the epoch.
+    end: the position behind the last one.
+    place: the examples between the first and the beginning of a batch, maybe of an earlier epoch.
   """
+  epoch: Any
   position: Any
-  place: Any = 0
+  end: Any
+  place: Any
 
 
 def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed: Optional[int],
@@ -57,40 +65,56 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
 
   `seed` shuffles, None keeps the order of the elements; `parallel_calls` are parsed at a time.
   """
-  def build_elements(epoch, first):
+  def build_elements(part):
     if examples.elements is None:
-      elements = _order_indices(examples.buckets, plan, shard, first, seed=seed, epoch=epoch)
+      elements = _order_indices(examples.buckets, plan, shard, part, seed=seed)
     else:
       elements = examples.elements(*fed.arrays)
       if not (examples.read or examples.parse_example):
         elements = _encode_examples(elements, examples)
       # Distinct for billions of epochs.
-      own_seed = None if seed is None else (epoch * 1000003 + seed * 104729 + 1) % (2 ** 31 - 1)
-      elements = _order_elements(elements, examples, plan, shard, first, seed=own_seed)
-    elements = examples.parse_singly(elements, fed.arrays, epoch=epoch,
+      own_seed = None if seed is None else (
+          part.epoch * 1000003 + seed * 104729 + 1) % (2 ** 31 - 1)
+      elements = _order_elements(elements, examples, plan, shard, part, seed=own_seed)
+    elements = examples.parse_singly(elements, fed.arrays, epoch=part.epoch,
                                      parallel_calls=parallel_calls)
-    return _encode_examples(elements, examples)
-
-  def build_epoch(epoch):
-    position = tf.where(tf.equal(epoch, fed.epoch), fed.position, tf.zeros_like(fed.position))
-    # Each epoch begins with a batch, and so does what is taken, unless the rest is carried.
-    first = First(position)
-    if plan.carries:
-      first = First(position, tf.maximum((epoch - fed.epoch) * plan.num_examples - fed.position, 0))
-    elements = build_elements(epoch, first)
-    if not plan.carries:
-      done = position // plan.micro_batch_size
-      elements = batch(elements, None if plan.is_even else plan.micro_batches_per_epoch - done)
+    elements = _encode_examples(elements, examples)
     if not examples.takes_epoch:
       return elements
-    return tf.data.Dataset.zip((elements, tf.data.Dataset.from_tensors(epoch).repeat()))
+    return tf.data.Dataset.zip((elements, tf.data.Dataset.from_tensors(part.epoch).repeat()))
+
+  def build_carried(epoch):
+    is_first = tf.equal(epoch, fed.epoch)
+    position = tf.where(is_first, fed.position, tf.zeros_like(fed.position))
+    place = tf.maximum((epoch - fed.epoch) * plan.num_examples - fed.position, 0)
+    return build_elements(Part(epoch, position, plan.num_examples, place))
+
+  def build_epoch(epoch):
+    is_first = tf.equal(epoch, fed.epoch)
+    shift = tf.maximum(fed.end - plan.num_examples, 0)
+    position = tf.where(is_first, fed.position, shift)
+    end = tf.where(is_first, fed.end, shift + plan.examples_per_epoch)
+
+    def build_part(number):
+      """Builds what batches take of this epoch, number 0, or of the next one."""
+      before = number * plan.num_examples
+      return build_elements(Part(
+          epoch + number, tf.maximum(position - before, 0),
+          # Not below 0, which would take all elements.
+          tf.maximum(tf.minimum(end - before, plan.num_examples), 0),
+          tf.maximum(before - position, 0)))
+
+    elements = tf.data.Dataset.range(2).flat_map(as_written(build_part))
+    return batch(elements, None if plan.is_even else -((position - end) // plan.micro_batch_size))
 
   def batch(elements, num_batches=None):
     padding = choose_padding(elements, examples.padding, examples.name)
     return batch_elements(elements, examples._replace(padding=padding), plan, shard, num_batches)
 
-  epochs = tf.data.Dataset.range(fed.epoch, _ENDLESS).flat_map(as_written(build_epoch))
-  return batch(epochs) if plan.carries else epochs
+  epochs = tf.data.Dataset.range(fed.epoch, _ENDLESS)
+  if plan.carries:
+    return batch(epochs.flat_map(as_written(build_carried)))
+  return epochs.flat_map(as_written(build_epoch))
 
 
 def _encode_examples(elements, examples):
@@ -98,35 +122,35 @@ def _encode_examples(elements, examples):
   return elements if examples.parse_batch else encode_dataset(elements, examples.name)
 
 
-def _order_indices(buckets, plan, shard, first, *, seed, epoch):
-  """Returns the indices that a shard takes in an epoch, from `first` on, as a data set.
+def _order_indices(buckets, plan, shard, part, *, seed):
+  """Returns the indices that a shard takes in a part of an epoch, as a data set.
 
   A thread of the input runs Python for their order. Ops would permute as fast, but take eight
   iterators two seconds to build and as long to start.
   """
-  begin = shard.dealt(first.place)
+  begin = shard.dealt(part.place)
   # From a place in batches to a position in the epoch.
-  shift = first.position - first.place if plan.carries else first.position
-  end = shard.dealt(plan.examples_per_epoch - shift)
+  shift = part.position - part.place
+  end = shard.dealt(part.end - shift)
 
   def find(index):
     return shard.find(index) + shift
 
   if seed is None and buckets is None and shard.is_regular:
-    return tf.data.Dataset.range(find(begin), plan.examples_per_epoch, shard.num_shards)
+    return tf.data.Dataset.range(find(begin), part.end, shard.num_shards)
   order = plan.order(seed=seed, buckets=buckets)
 
   def order_block(begin):
     block = tf.range(begin, tf.minimum(begin + _BLOCK, end))
-    indices = tf.numpy_function(order, [find(block), epoch], tf.int64)
+    indices = tf.numpy_function(order, [find(block), part.epoch], tf.int64)
     indices.set_shape(block.shape)
     return indices
 
   return unbatch(tf.data.Dataset.range(begin, end, _BLOCK).map(as_written(order_block)))
 
 
-def _order_elements(elements, examples, plan, shard, first, *, seed):
-  """Returns the elements that a shard takes in an epoch, from its `first` on.
+def _order_elements(elements, examples, plan, shard, part, *, seed):
+  """Returns the elements that a shard takes in a part of an epoch.
 
   Every shard shuffles all elements, and alike: if each shuffled its own, another number of shards
   would take other elements in the same steps.
@@ -137,8 +161,7 @@ def _order_elements(elements, examples, plan, shard, first, *, seed):
   if seed is not None:
     elements = elements.shuffle(examples.shuffle_buffer or plan.num_examples, seed=seed,
                                 reshuffle_each_iteration=False)
-  return _take_places(elements.take(plan.examples_per_epoch).skip(first.position), shard,
-                      first.place)
+  return _take_places(elements.take(part.end).skip(part.position), shard, part.place)
 
 
 def _take_places(elements, shard, place):

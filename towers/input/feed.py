@@ -18,6 +18,7 @@ from towers.base.usage_error import UsageError, check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
 from towers.input.places import join_deals
+from towers.input.plan import Plan
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 from towers.staging import Stage, build_stage
@@ -46,13 +47,13 @@ class Feed(NamedTuple):
     """
     return [] if self.stage is None else self.stage.put_ops
 
-  def start(self, session: Any, *, step: int = 0, offset: int = 0, peeks: bool = False,
-            other: Optional['Feed'] = None) -> Optional[List[Any]]:
+  def start(self, session: Any, *, step: int = 0, plan: Optional[Plan] = None,
+            peeks: bool = False, other: Optional['Feed'] = None) -> Optional[List[Any]]:
     """Starts the iterators at `step` and fills the staging areas; changes no variable.
 
-    Where a run has resumed with another batch size, `offset` is that of its `Plan`. The `other`
-    split, as deeply staged, starts from its beginning in the same runs: each takes its time to
-    prepare in a large graph.
+    The `plan` is that of a run that has resumed, None of one that has not. The `other` split, as
+    deeply staged, starts from its beginning in the same runs: each takes its time to prepare in a
+    large graph.
 
     Returns:
       with `peeks` the values of the first tower's first batch, which it is still to take, in the
@@ -65,7 +66,7 @@ class Feed(NamedTuple):
     feeds = [self] if other is None else [self, other]
     stages = [feed.stage for feed in feeds if feed.stage is not None]
     starts = [[*(stage.clear_op for stage in stages), *(feed.inputs.initializer for feed in feeds)],
-              {**feeds[-1].inputs.feed_dict(0), **self.inputs.feed_dict(step, offset)}]
+              {**feeds[-1].inputs.feed_dict(0), **self.inputs.feed_dict(step, plan)}]
     session.run(*starts)
     if self.stage is not None:
       for _ in range(self.stage.depth):

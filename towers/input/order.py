@@ -12,7 +12,7 @@ import contextlib
 import sys
 import threading
 import time
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from towers.base.splitmix import as_int64
 from towers.base.usage_error import UsageError
 from towers.data.composite import encode_dataset
 from towers.data.examples import Examples
-from towers.input.plan import Plan
+from towers.input.plan import Plan, ResumePoint
 
 # The name of a tensor in checkpoints that belongs to no variable.
 ORDER_TENSOR = 'towers/order'
 # The same; it is there where the rest of an epoch is carried.
 CARRY_TENSOR = 'towers/carry'
+# The same: the batch size, and epoch and position of the next example, int64 `[3]`.
+POINT_TENSOR = 'towers/point'
 # Raise it with every change of `permutation`.
 _VERSION = 1
 # What is read again, whichever ends first: a start takes no longer, however slow the source is.
@@ -80,13 +82,45 @@ class Order(NamedTuple):
     return f'shuffled{by} with seed={self.seed}{sorted_in}'
 
 
-def explain_order(path: str, *, step: int, plan: Plan, order: Order, saved: Optional[Order]) -> str:
-  """Returns why an epoch resumed at `step` would miss examples, or '' where it takes each once.
+def read_point(reader: Any, plan: Plan, step: int, examples: int) -> Tuple[ResumePoint, int]:
+  """Returns where a checkpoint's data stood after so many steps and examples, and its batch size.
+
+  One that does not record it is taken for one of the plan's batch size.
+  """
+  if not reader.has_tensor(POINT_TENSOR):
+    return plan.point_of(step, examples), plan.batch_size
+  batch_size, epoch, position = map(int, reader.get_tensor(POINT_TENSOR))
+  return ResumePoint(step, examples, epoch, position), batch_size
+
+
+def explain_batch_size(was: int, plan: Plan, order: Order) -> str:
+  """Returns what it means that a plan resumes after steps `was` examples large; '' for no other.
+
+  Raises:
+    UsageError: in the middle of an epoch that is sorted by length among batches of that size.
+  """
+  if was == plan.batch_size:
+    return ''
+  step, examples, epoch, position = plan.since
+  if order.window and position:
+    left = plan._replace(batch_size=was, accumulate=1).end - position
+    raise UsageError(f'batch_size was {was} and is now {plan.batch_size}, and the examples of an '
+                     'epoch are sorted by length among some batches, so that the rest of this one '
+                     f'would miss some: resume with batch_size={was} until step '
+                     f'{step - -left // was}, where the epoch ends.')
+  return (f'batch_size was {was} up to step {step} and is now {plan.batch_size}: epoch {epoch + 1} '
+          f'goes on behind the {examples:,} examples seen, each once. What is given in steps, as a '
+          f'schedule of global_step, gets {plan.batch_size / was:g} times the examples in each; '
+          'what counts epochs or examples goes on with these.')
+
+
+def explain_order(path: str, *, plan: Plan, order: Order, saved: Optional[Order]) -> str:
+  """Returns why a plan that has resumed would miss examples, or '' where it takes each once.
 
   `order` is of this run, `saved` of the checkpoint: None if it records none, as from versions that
   shuffled every shard on its own.
   """
-  _, done = plan.position(step)
+  done = plan.since.position
   is_same = (saved or Order(None)).is_same(order)
   if done == 0 or is_same:
     return ''
@@ -97,8 +131,8 @@ def explain_order(path: str, *, step: int, plan: Plan, order: Order, saved: Opti
     was, fix = saved.describe(), 'resume with the settings that it was written with'
     if saved.version != order.version:
       was, fix = f'{was}, by another version of towers', 'resume with that version'
-  return (f'{path} was written in the middle of an epoch, after {done} of its '
-          f'{plan.steps_per_epoch} steps, {was}; this run is {order.describe()}. The rest of the '
+  return (f'{path} was written in the middle of an epoch, after {done:,} of its '
+          f'{plan.num_examples:,} examples, {was}; this run is {order.describe()}. The rest of the '
           'epoch takes some examples twice and misses others; later epochs take each once. To lose '
           f'none, {fix}.')
 

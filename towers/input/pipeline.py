@@ -43,8 +43,8 @@ class Inputs(NamedTuple):
     next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for
       instance) and returns one `Batch` per tower.
     initializer: the op that starts all iterators of the split, run with `feed_dict`.
-    feed_dict: `feed_dict(step, offset=0)` is the feed of `initializer` that makes `step` the next
-      one; `offset` as in `Plan`.
+    feed_dict: `feed_dict(step, plan=None)` is the feed of `initializer` that makes `step` the next
+      one, by the `plan` of a run that has resumed.
     shards: of the iterators.
     needs_threads: whether a batch is so much work that several threads should share it.
   """
@@ -82,7 +82,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
     fed = Fed([tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays],
               tf.placeholder(tf.int64, [], 'start_epoch'),
-              tf.placeholder(tf.int64, [], 'start_position'))
+              tf.placeholder(tf.int64, [], 'start_position'),
+              tf.placeholder(tf.int64, [], 'start_end'))
     shards = _choose_shards(plan, mode)
     deals = [build_deal(plan, shard, is_shared=mode != 'shard') for shard in shards]
     if mode != 'shard':
@@ -112,10 +113,11 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       batches = _build_batches(_take(mode, get_nexts, plan), plan, examples.marks_bad)
     return [batch._replace(deal=deal) for batch, deal in zip(batches, deals)]
 
-  def feed_dict(step, offset=0):
-    first = plan._replace(offset=offset).examples_before(step)
-    epoch, position = divmod(first, plan.examples_per_epoch)
-    return {**dict(zip(fed.arrays, examples.arrays)), fed.epoch: epoch, fed.position: position}
+  def feed_dict(step, resumed=None):
+    by = resumed or plan
+    begun = by.resumed_at(by.point_at(step))
+    return {**dict(zip(fed.arrays, examples.arrays)), fed.epoch: begun.since.epoch,
+            fed.position: begun.since.position, fed.end: begun.end}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,

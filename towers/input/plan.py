@@ -15,6 +15,11 @@ The last batch of an epoch is smaller when the sizes do not divide; a tower may 
 nothing. `last_batch` says whether it is taken as it is, filled up, left out, or carried: then all
 batches are full, cut out of the epochs as if these were one.
 
+A run may resume with another batch size, from any place of an epoch. Batches are then cut from that
+place on, in the sizes that the graph is built for, so that an epoch may end within a batch:
+
+  epoch          0 1 2 3 4 5 │ 6 7 8 9 10 11 12 0 │ 1 2 3 4 5 6 7 8 │ 9 10 11 12 0    6, then 8
+
 Several workers, each with its towers, share every global batch as the towers of `shard` do: place i
 of a batch goes to worker i modulo their number, and there to a tower by the input mode.
 
@@ -37,6 +42,21 @@ from towers.input.permutation import permute
 LAST_BATCHES = ('keep', 'pad', 'drop', 'carry')
 
 
+class ResumePoint(NamedTuple):
+  """Where a run stands in its data between two steps.
+
+  Attributes:
+    step: how many steps are done.
+    examples: how many examples they have seen.
+    epoch, position: of the next example, in the order of the epoch, from 0. Behind its last
+      position are the first ones of the next epoch.
+  """
+  step: int = 0
+  examples: int = 0
+  epoch: int = 0
+  position: int = 0
+
+
 class Plan(NamedTuple):
   """How the examples of one split are dealt out to steps and towers.
 
@@ -48,9 +68,7 @@ class Plan(NamedTuple):
     accumulate: micro-batches of a full global batch.
     num_workers: workers that share each global batch, each with as many towers.
     rank: of this worker, from 0.
-    offset: what step 0 would have taken already had all steps been of `batch_size`. A run that
-      carries the rest and resumes with another batch size has one, maybe negative; and a run that
-      has begun an epoch of new data.
+    since: where steps of this size begin; a run that has resumed begins there.
   """
   num_examples: int
   batch_size: int
@@ -59,7 +77,7 @@ class Plan(NamedTuple):
   accumulate: int = 1
   num_workers: int = 1
   rank: int = 0
-  offset: int = 0
+  since: ResumePoint = ResumePoint()
 
   @property
   def carries(self) -> bool:
@@ -108,28 +126,74 @@ class Plan(NamedTuple):
     return not self.is_even and (
         self.examples_per_epoch % self.micro_batch_size < self.num_workers * self.num_towers)
 
+  @property
+  def shift(self) -> int:
+    """How far into the next epoch the last batch of an epoch goes, unless the rest is carried.
+
+    A graph takes batches of two sizes, and so the rest of the epoch in which the run has resumed
+    may have to end in the next one; all later ones do so too.
+    """
+    size, position = self.micro_batch_size, self.since.position
+    is_left_out = self.carries or self.last_batch == 'drop'
+    fits = (self.num_examples - position) % size in (0, self.num_examples % size)
+    return 0 if is_left_out or fits else position % size
+
+  @property
+  def end(self) -> int:
+    """The position behind the last one that is taken in the epoch in which the run has resumed."""
+    left = self.num_examples + self.shift - self.since.position
+    return self.since.position + (
+        left // self.batch_size * self.batch_size if self.last_batch == 'drop' else left)
+
+  @property
+  def offset(self) -> int:
+    """What step 0 would have taken already, maybe negative, had all steps been of `batch_size`."""
+    step, _, epoch, position = self.since
+    if self.carries:
+      return epoch * self.num_examples + position - step * self.batch_size
+    left = -(-(self.end - position) // self.batch_size)
+    return ((epoch + 1) * self.steps_per_epoch - left - step) * self.batch_size
+
   def position(self, step: int) -> Tuple[int, int]:
     """Returns the epoch of a step's first example, and the step's index in it, all from 0."""
     if self.carries:
-      epoch, position = divmod(self.examples_before(step), self.num_examples)
+      epoch, position = divmod(self.offset + step * self.batch_size, self.num_examples)
       return epoch, -(-position // self.batch_size)
     return divmod(step + self.offset // self.batch_size, self.steps_per_epoch)
 
-  def resumed_at(self, step: int, examples: int) -> 'Plan':
-    """Returns the plan of a run that has taken so many examples when it resumes at a step."""
+  def point_at(self, step: int) -> ResumePoint:
+    """Returns where a run stands before a step."""
     if self.carries:
-      return self._replace(offset=examples - step * self.batch_size)
+      epoch, position = divmod(self.offset + step * self.batch_size, self.num_examples)
+    else:
+      epoch, index = self.position(step)
+      position = self.shift + index * self.batch_size
+      if epoch == self.since.epoch:
+        position = self.since.position + (step - self.since.step) * self.batch_size
+    return ResumePoint(step, self.examples_before(step), epoch, position)
+
+  def resumed_at(self, point: ResumePoint) -> 'Plan':
+    """Returns the plan of a run that resumes where one of any batch size has stood."""
+    plan = self._replace(since=point)
+    while plan.since.position >= self.num_examples + plan.shift:
+      point = plan.since._replace(epoch=plan.since.epoch + 1,
+                                  position=plan.since.position - self.num_examples)
+      plan = self._replace(since=point)
+    return plan
+
+  def point_of(self, step: int, examples: int) -> ResumePoint:
+    """Returns where a run of this batch size stands after so many steps and examples."""
     epoch, position = divmod(examples, self.examples_per_epoch)
+    if self.carries:
+      return ResumePoint(step, examples, epoch, position)
     done = epoch * self.steps_per_epoch + -(-position // self.batch_size)
     # Fewer are done where damaged records were left out.
-    return self._replace(offset=max(0, done - step) * self.batch_size)
+    epoch, index = divmod(max(done, step), self.steps_per_epoch)
+    return ResumePoint(step, examples, epoch, index * self.batch_size)
 
   def size_at(self, step: int) -> int:
     """Returns the number of examples in the global batch of a step."""
-    if self.carries:
-      return self.batch_size
-    _, step_in_epoch = self.position(step)
-    return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_size)
+    return self.examples_before(step + 1) - self.examples_before(step)
 
   def num_micro_batches(self, step: int) -> int:
     """Returns the number of micro-batches of a step."""
@@ -137,10 +201,15 @@ class Plan(NamedTuple):
 
   def examples_before(self, step: int) -> int:
     """Returns the number of examples of all steps before this one, all epochs together."""
+    since = self.since
     if self.carries:
-      return self.offset + step * self.batch_size
-    epoch, step_in_epoch = self.position(step)
-    return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
+      return since.examples + (step - since.step) * self.batch_size
+    epoch, index = self.position(step)
+    # Whole epochs behind the one in which the run has resumed.
+    later = (epoch - since.epoch - 1) * self.examples_per_epoch + index * self.batch_size
+    is_later = epoch > since.epoch
+    return since.examples + is_later * (self.end - since.position + later) + (
+        1 - is_later) * (step - since.step) * self.batch_size
 
   def steps_in(self, epochs: float) -> int:
     """Returns the steps of so many epochs from the first step on, rounded; at least 1.
@@ -171,10 +240,11 @@ class Plan(NamedTuple):
 
     Steps count from 0, all epochs together; for the rest see `order`.
     """
-    positions = self.examples_before(step) + np.arange(self.size_at(step), dtype=np.int64)
-    epochs, positions = np.divmod(positions, self.examples_per_epoch)
+    point = self.point_at(step)
+    positions = point.position + np.arange(self.size_at(step), dtype=np.int64)
+    epochs, positions = np.divmod(positions, self.num_examples)
     order = self.order(seed=seed, buckets=buckets)
-    return np.concatenate([order(positions[epochs == epoch], epoch)
+    return np.concatenate([order(positions[epochs == epoch], point.epoch + epoch)
                            for epoch in range(epochs[0], epochs[-1] + 1)])
 
   def shares(self, size: int) -> List[int]:

@@ -56,10 +56,11 @@ class Keeper:
     session, checkpoints, history = self._session, self._checkpoints, self.history
     path = None
     if standing is not None:
-      step, values = standing.snapshot
+      step, values, point = standing.snapshot
+      assert point is not None
       load_values(session.steps.session, {variable: values[variable.op.name]
                                        for variable in tf.global_variables()})
-      session.steps.resume(step)
+      session.steps.resume(point)
       history.parse(standing.history, step)
     else:
       path = session.state.take_up(lambda: (checkpoints, None))
@@ -110,7 +111,8 @@ class Keeper:
     """Returns the variables of now, or their step if the chief saves; None without a folder."""
     if self._by_chief:
       return Snapshot(self._session.step, {})
-    return self._checkpoints.take(self._session.steps.session) if self._checkpoints else None
+    steps = self._session.steps
+    return self._checkpoints.take(steps.session, steps.plan) if self._checkpoints else None
 
   def save_best(self, measured: Optional[Snapshot]) -> None:
     """Saves the weights that were measured: these, or those of now."""
@@ -131,8 +133,8 @@ class Keeper:
 
   def stand(self) -> Standing:
     """Returns where the run goes on from in another graph, and saves it if any step is done."""
-    snapshot = self._session.steps.pass_began or self.take() or take_snapshot(
-        self._session.steps.session)
+    steps = self._session.steps
+    snapshot = steps.pass_began or self.take() or take_snapshot(steps.session, steps.plan)
     if snapshot.step and not self._is_saved(snapshot.step):
       self._write(snapshot)
     self.close()

@@ -18,14 +18,14 @@ from typing import Any, Dict, Iterator, List, NamedTuple
 from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.data.digest import DATA_TENSOR
-from towers.input.order import CARRY_TENSOR, ORDER_TENSOR
+from towers.input.order import CARRY_TENSOR, ORDER_TENSOR, POINT_TENSOR
 from towers.placement.host import HOST
 
 # Of a checkpoint with averages, holds their decay: a model may have averages of its own by the same
 # names, which validation does not use.
 AVERAGES_TENSOR = 'towers/averages'
 # The tensors of a checkpoint that belong to no variable.
-NOT_VARIABLES = (ORDER_TENSOR, CARRY_TENSOR, DATA_TENSOR, AVERAGES_TENSOR)
+NOT_VARIABLES = (ORDER_TENSOR, CARRY_TENSOR, POINT_TENSOR, DATA_TENSOR, AVERAGES_TENSOR)
 
 
 class Averages(NamedTuple):

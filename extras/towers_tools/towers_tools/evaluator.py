@@ -17,9 +17,10 @@ from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
+from towers.input.order import read_point
 from towers.placement.counters import get_examples_seen
 from towers.session import Session
-from towers.training.saving.files import list_steps, path_of
+from towers.training.saving.files import list_steps, open_reader, path_of
 from towers.training.saving.history import History
 from towers.training.saving.restore import restore
 from towers.training.settings.config import Config
@@ -90,7 +91,9 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
                      f'{max(0, after)}')
         time.sleep(_SECONDS_BETWEEN_LOOKS)
         continue
-      plan = plan.resumed_at(step, int(session.steps.session.run(get_examples_seen())))
+      point, _ = read_point(open_reader(path_of(folder, step)), plan, step,
+                            int(steps.session.run(get_examples_seen())))
+      plan = plan.resumed_at(point)
       measured = steps.begin_pass(step)
       steps.validate(measured)
       means = find_numbers(measured.means())

@@ -101,7 +101,7 @@ def test_another_order_in_the_middle_of_an_epoch_is_named(tmp_path):
   write_checkpoint(tmp_path, steps=9)
   assert warnings_of(tmp_path) == warnings_of(tmp_path, mode='shard', accumulate=2) == []
   [warning] = warnings_of(tmp_path, seed=4)
-  assert 'after 2 of its 7 steps' in warning and 'model.ckpt-9' in warning
+  assert 'after 16 of its 50 examples' in warning and 'model.ckpt-9' in warning
   assert 'shuffled with seed=3' in warning and 'this run is shuffled with seed=4' in warning
   assert 'resume with the settings that it was written with' in warning
   [warning] = warnings_of(tmp_path, shuffle=False)
@@ -115,7 +115,7 @@ def test_another_order_in_the_middle_of_an_epoch_is_named(tmp_path):
 def test_a_checkpoint_of_an_earlier_version_is_named_in_the_middle_of_an_epoch(tmp_path):
   write_checkpoint(tmp_path, steps=2, recorded=False)
   [warning] = warnings_of(tmp_path)
-  assert 'as those of earlier versions of towers' in warning and '2 of its 7 steps' in warning
+  assert 'as those of earlier versions of towers' in warning and '16 of its 50 examples' in warning
   assert 'resume with the version that wrote it until the epoch ends' in warning
   assert warnings_of(tmp_path, shuffle=False) == []
 

@@ -28,8 +28,17 @@ from towers.base.reason import find_reason
 from towers.base.sums import DATA, INDEX
 from towers.base.usage_error import UsageError, format_lines
 from towers.data.digest import DATA_TENSOR
-from towers.input.order import CARRY_TENSOR, ORDER_TENSOR, Order, explain_order
+from towers.input.order import (
+  CARRY_TENSOR,
+  ORDER_TENSOR,
+  POINT_TENSOR,
+  Order,
+  explain_batch_size,
+  explain_order,
+  read_point,
+)
 from towers.input.pipeline import Inputs
+from towers.input.plan import Plan, ResumePoint
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.training.faults.run_error import RunError
 from towers.training.saving import files
@@ -42,15 +51,20 @@ from towers.warm_start.matching import Names
 
 
 class Snapshot(NamedTuple):
-  """The values of all variables after some updates, by name."""
+  """The values of all variables after some updates, by name, and where the data stood then."""
   step: int
   values: Mapping[str, np.ndarray]
+  point: Optional[ResumePoint] = None
 
 
-def take_snapshot(session: Any) -> Snapshot:
-  """Returns the values of all variables of the default graph, between two steps."""
+def take_snapshot(session: Any, plan: Optional[Plan] = None) -> Snapshot:
+  """Returns the values of all variables of the default graph, between two steps of a plan."""
   values = session.run({variable.op.name: variable for variable in tf.global_variables()})
-  return Snapshot(int(values[get_global_step().op.name]), values)
+  step = int(values[get_global_step().op.name])
+  if plan is None:
+    return Snapshot(step, values)
+  seen = int(values[get_examples_seen().op.name])
+  return Snapshot(step, values, plan.point_at(step)._replace(examples=seen))
 
 
 class Checkpoints:
@@ -60,6 +74,7 @@ class Checkpoints:
     folder: holds the checkpoints.
     error: why the last write failed, if that must end the run; else ''.
     reason: why the last write failed; '' after one that did not.
+    point: where the data stood at the checkpoint that was restored; None before.
     warn: called with a message for the user, perhaps from another thread.
   """
 
@@ -82,6 +97,7 @@ class Checkpoints:
     check_local_path('checkpoint_dir', folder)
     self.folder = folder
     self.error = self.reason = ''
+    self.point: Optional[ResumePoint] = None
     self._inputs = inputs
     self._constants: Dict[str, np.ndarray] = {}
     if inputs is not None:
@@ -142,14 +158,12 @@ class Checkpoints:
                        'a copy that is whole there, or give another checkpoint_dir to start anew.')
     return None
 
-  def take(self, session: Any) -> Snapshot:
-    """Returns the values of all variables, between two steps."""
-    snapshot = take_snapshot(session)
-    if self._inputs is not None:
-      seen = int(snapshot.values[get_examples_seen().op.name])
-      if self._inputs.plan.resumed_at(snapshot.step, seen).offset:
-        self._constants[CARRY_TENSOR] = np.array(True)
-    return snapshot
+  def take(self, session: Any, plan: Optional[Plan] = None) -> Snapshot:
+    """Returns the values of all variables, between two steps.
+
+    The `plan` is that of a run that has resumed; None for that of the inputs.
+    """
+    return take_snapshot(session, plan or (self._inputs and self._inputs.plan))
 
   def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
     """Writes a snapshot, and the history, in the background, once the one before it is written."""
@@ -159,9 +173,10 @@ class Checkpoints:
     self._writing_step = snapshot.step
     self._writing = self._thread.submit(self._write, snapshot, notes)
 
-  def save(self, session: Any, history: Optional[History] = None) -> str:
+  def save(self, session: Any, history: Optional[History] = None,
+           plan: Optional[Plan] = None) -> str:
     """Saves all variables now, under the number of their updates; returns the path, or raises."""
-    snapshot = self.take(session)
+    snapshot = self.take(session, plan)
     self.write(snapshot, history)
     self.wait()
     if not self.has_saved(snapshot.step):
@@ -186,29 +201,40 @@ class Checkpoints:
       self._writer = None
 
   def _compare_input(self, session, path, step):
-    """Refuses other steps than the checkpoint's; notes other data, or another order."""
-    reader, data = tf.train.load_checkpoint(path), self._data
-    texts = [data.take_up(session, reader, path, step) if data else '']
-    seen = int(session.run(get_examples_seen())) if self._inputs or data else 0
-    if self._inputs is not None:
-      saved = None
-      if reader.has_tensor(ORDER_TENSOR):
-        saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
-      text = explain_order(path, step=step, plan=self._inputs.plan.resumed_at(step, seen),
-                           order=self._inputs.order, saved=saved)
-      texts.append(text and f'WARNING: {text}')
+    """Finds where the data stands; notes other data, another order, or steps of another size."""
+    if self._inputs is None:
+      return
+    reader, data, plan = tf.train.load_checkpoint(path), self._data, self._inputs.plan
+    texts, is_new = [], False
+    if data is not None:
+      texts, is_new = [data.take_up(session, reader, path, step)], bool(data.compare(reader))
+    seen = int(session.run(get_examples_seen()))
+    self.point, batch_size = read_point(reader, plan, step, seen)
+    if is_new:
+      self.point, batch_size = plan.point_of(step, seen), plan.batch_size
+    elif data is not None and not reader.has_tensor(POINT_TENSOR):
+      data.check_steps(path, step=step, examples_seen=seen,
+                       was_carried=reader.has_tensor(CARRY_TENSOR))
+    saved = None
+    if reader.has_tensor(ORDER_TENSOR):
+      saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
+    plan = plan.resumed_at(self.point)
+    text = explain_order(path, plan=plan, order=self._inputs.order, saved=saved)
+    texts += [text and f'WARNING: {text}', explain_batch_size(batch_size, plan, self._inputs.order)]
     for text in filter(None, texts):
       self.warn(text)
-    if data is not None:
-      data.check_steps(path, step=step, examples_seen=seen, was_carried=(
-          reader.has_tensor(CARRY_TENSOR) or bool(data.compare(reader))))
 
   def _write(self, snapshot, notes):
     """Writes a checkpoint, whole or not at all, in a thread."""
     try:
-      self._writer = self._writer or Writer(self._variables, self._constants)
+      constants = dict(self._constants)
+      if self._inputs is not None and snapshot.point is not None:
+        constants[POINT_TENSOR] = np.array(
+            [self._inputs.plan.batch_size, snapshot.point.epoch, snapshot.point.position])
+      self._writer = self._writer or Writer(self._variables, constants)
       with folder_aside(self.folder) as aside:
-        self._writer.write(os.path.join(aside, files.PREFIX), list(snapshot.values.values()))
+        self._writer.write(os.path.join(aside, files.PREFIX),
+                           [*snapshot.values.values(), *constants.values()])
         if notes is not None:
           write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
         path = files.path_of(self.folder, snapshot.step)

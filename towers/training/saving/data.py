@@ -64,8 +64,9 @@ class Data(NamedTuple):
     return saved.explain_other(self.digest) if saved else ''
 
   def check_steps(self, path: str, *, step: int, examples_seen: int, was_carried: bool) -> None:
-    """Refuses by a UsageError a checkpoint that was written with steps of another size.
+    """Refuses by a UsageError a checkpoint whose steps had another size, if it does not say so.
 
+    It is asked of those alone that do not record where the data stands, as earlier versions wrote.
     A step that skips damaged records sees fewer examples than planned. `may_skip` therefore accepts
     up to a tenth fewer, which also accepts a batch that is larger by so little, and never a smaller
     one. Where its run `was_carried`, by last_batch=carry or new data, its steps do not tell the
@@ -77,14 +78,16 @@ class Data(NamedTuple):
     was = plan._replace(last_batch='keep') if plan.carries else plan
     planned = by_steps = was.examples_before(step)
     if was_carried:
-      planned = plan.resumed_at(step, examples_seen).examples_before(step)
+      _, examples, epoch, position = plan.point_of(step, examples_seen)
+      planned = examples if plan.carries else epoch * plan.examples_per_epoch + position
     least = (1 - _MOST_SKIPPED) * planned if self.may_skip else planned
     if least <= examples_seen <= planned:
       return
     message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
-               f'this data and batch_size={plan.batch_size} they would be {by_steps}: resume with '
-               'the data, batch_size and last_batch that it was written with, or give another '
-               'checkpoint_dir.')
+               f'this data and batch_size={plan.batch_size} they would be {by_steps}. It does '
+               'not record where the data stands, as those of earlier versions: resume once with '
+               'the data, batch_size and last_batch that it was written with, after which any '
+               'batch_size goes on; or give another checkpoint_dir.')
     if was_carried:
       message += ' It was written with last_batch=carry, or after new_data.'
     elif examples_seen < planned and not self.may_skip:

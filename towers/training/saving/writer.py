@@ -15,16 +15,16 @@ class Writer:
   """Writes values of the host, in a small graph and session of its own."""
 
   def __init__(self, variables: Sequence[Any], constants: Mapping[str, np.ndarray]):
-    """Builds the graph that writes these variables, and constants by name."""
-    self._constants = constants
+    """Builds the graph that writes these variables, and constants of these names and dtypes."""
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
       prefix = tf.placeholder(tf.string, [])
       values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
+      values += [tf.placeholder(constant.dtype) for constant in constants.values()]
       parts = [find_part(variable) for variable in variables]
       op = tf.raw_ops.SaveV2(
           prefix=prefix, tensor_names=[part.name for part in parts] + list(constants),
           shape_and_slices=[part.spec for part in parts] + [''] * len(constants),
-          tensors=values + list(map(tf.constant, constants.values())))
+          tensors=values)
     # One thread of its own, so that writing takes none from the towers.
     self.session = tf.Session(
         graph=graph,
@@ -33,9 +33,12 @@ class Writer:
     self._save = self.session.make_callable(op, feed_list=[prefix] + values)
 
   def write(self, path: str, values: Sequence[np.ndarray]) -> None:
-    """Writes data, index and their sums, down to the disk; raises OSError."""
+    """Writes data, index and their sums, down to the disk; raises OSError.
+
+    The values are those of the variables, then of the constants.
+    """
     self._save(path, *values)
-    expected = sum(map(_count_bytes, [*values, *self._constants.values()]))
+    expected = sum(map(_count_bytes, values))
     written = os.path.getsize(path + DATA)
     if written != expected:
       raise OSError(None, f'{written} of {expected} bytes were written')

@@ -20,6 +20,7 @@ from tensorflow_v1 import Call, tf, uncompiled
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checks.law import has_parts, judge
+from towers.input.plan import ResumePoint
 from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.training.faults.run_error import RunError
@@ -116,11 +117,10 @@ class Steps:
           calls[name] = calls[name].prepare()
       started.result()
 
-  def resume(self, step: int) -> None:
-    """Counts on from a step at which all variables, the counters too, have been restored."""
-    self.step = step
-    self.plan = self.program.plan.resumed_at(step, int(self.session.run(self._counters[1])))
-    self.metrics.plan = self.plan
+  def resume(self, point: ResumePoint) -> None:
+    """Counts on from where all variables, the counters too, have been restored."""
+    self.step = point.step
+    self.metrics.plan = self.plan = self.program.plan.resumed_at(point)
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
@@ -128,7 +128,7 @@ class Steps:
     self.training_moved = self.validation_moved = self.was_told = False
     self.activity, is_first = 'warm-up', self.runs == 0
     rows = self.program.feed.start(
-        self.session, step=step, offset=self.plan.offset,
+        self.session, step=step, plan=self.plan,
         peeks=is_first and has_parts(self.program),
         other=self._validation.feed if is_first and self._validation else None)
     if not is_first:  # What has moved starts one after another, see `build_inputs`.
@@ -150,7 +150,7 @@ class Steps:
     if self.was_told:
       self.follow()
     if self.training_moved:
-      self.program.feed.start(self.session, step=self.step, offset=self.plan.offset)
+      self.program.feed.start(self.session, step=self.step, plan=self.plan)
       self.training_moved = False
 
   def follow(self, *, has_updated: bool = False) -> None:
@@ -167,8 +167,9 @@ class Steps:
     if seen == planned or self.program.train_examples.marks_bad and seen < planned:
       return
     self.training_moved = True
-    self.resume(step)
-    if seen == self.program.plan.examples_before(step):
+    plan = self.program.plan
+    self.resume(ResumePoint(step, seen, *divmod(seen, plan.examples_per_epoch)))
+    if seen == plan.examples_before(step):
       return  # As in a run of which nothing was set.
     write_line(f'WARNING: global_step was {was} and is now {step}, and examples_seen is {seen}: '
                'the examples go on behind these, whatever the step. If they are to be those of '
@@ -278,7 +279,7 @@ class Steps:
       with self.session.graph.as_default():
         self._diagnosis = build_diagnosis(self.program.gradients)
     gradients, diagnosis = self.program.gradients, self._diagnosis
-    self.program.feed.start(self.session, step=self.step, offset=self.plan.offset)
+    self.program.feed.start(self.session, step=self.step, plan=self.plan)
     losses, finite = [], []
 
     last = self.plan.num_micro_batches(self.step) - 1
