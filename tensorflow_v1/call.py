@@ -53,11 +53,11 @@ class Call:
         fetch=[fetch.name for fetch in flat if not isinstance(fetch, tf.Operation)],
         target=[fetch.name for fetch in flat if isinstance(fetch, tf.Operation)],
         run_options=self._run_options))._handle
-    of_ops = [None] * sum(is_op)
+    of_ops, beneath = [None] * sum(is_op), session._session
 
     def run():
       # The less Python does between two runs the better: all threads wait for it, and soon sleep.
-      return _run_callable(session._session, handle, (), None) + of_ops
+      return _run_callable(beneath, handle, (), None) + of_ops
 
     has_dicts = any(isinstance(fetch, dict) for fetch in self._fetches)
     if order == list(range(len(flat))) and not has_dicts:
