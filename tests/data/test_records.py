@@ -14,7 +14,7 @@ import towers
 from tensorflow_v1 import tf
 from tests import ROOT
 from tests.data.pictures import damage
-from tests.harness import taking
+from tests.harness import faults, taking
 from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import Records, load_index, write_record
 
@@ -190,6 +190,13 @@ def test_a_record_of_which_python_cannot_be_told_is_named_or_left_out(
     assert re.search(place, capsys.readouterr().err)
     path = write_texts(tmp_path / 'first', [bad, *good])
     assert towers.from_tfrecords(path, parse, on_bad_record='skip').num_examples == 21
+
+
+@pytest.mark.parametrize('kind', ['a FIFO', 'a device'])
+def test_what_is_no_file_is_refused(tmp_path, kind):
+  faults.be_special(tmp_path / 'file', kind)
+  with pytest.raises(UsageError, match=f'file: cannot be read: it is {kind}, not a file'):
+    towers.from_tfrecords(tmp_path / 'file', parse)
 
 
 def test_what_cannot_be_read_is_refused_at_once(tmp_path):

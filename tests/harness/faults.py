@@ -63,6 +63,17 @@ def flip_a_byte(path, position):
     file.write(bytes([byte[0] ^ 0xff]))
 
 
+def be_special(path, kind):
+  """Puts a FIFO nobody writes to, a device that never ends or a link to nowhere in a file's place.
+  """
+  with contextlib.suppress(FileNotFoundError):
+    os.remove(str(path))
+  if kind == 'a FIFO':
+    os.mkfifo(str(path))
+  else:
+    os.symlink(dict(device='/dev/zero', link='nowhere')[kind.split()[-1]], str(path))
+
+
 @contextlib.contextmanager
 def full_disk(num_bytes=0):
   """Lets no file grow beyond `num_bytes`: writing fails as on a full disk, in C++ and Python."""

@@ -224,6 +224,14 @@ def damage(path, tmp_path, kind):
   return copied
 
 
+@pytest.mark.parametrize('name, given', [
+    ('checkpoint', ''), ('weights.index', 'weights'), ('weights.h5', 'weights.h5')])
+def test_what_is_no_file_is_refused(tmp_path, name, given):
+  os.mkfifo(str(tmp_path / name))
+  with pytest.raises(UsageError, match='is a FIFO, not a file'):
+    check_weights(str(tmp_path / given))
+
+
 # HDF5 has no checksums.
 @pytest.mark.parametrize('name, kind', [
     ('v1', 'short'), ('v1', 'noise'), ('v2', 'short'), ('v2', 'noise'), ('weights', 'short')])

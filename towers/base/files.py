@@ -17,7 +17,7 @@ import os
 import shutil
 import stat
 import tempfile
-from typing import BinaryIO, Iterator, Tuple
+from typing import IO, BinaryIO, Iterator, Tuple
 
 PREFIX = '.writing-'
 _KINDS = ((stat.S_ISFIFO, 'a FIFO'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISCHR, 'a device'),
@@ -96,14 +96,23 @@ def name_other_kind(path: str) -> str:
     return ''
 
 
-def open_regular(path: str) -> BinaryIO:
-  """Opens a file to read; raises an OSError where it is no regular file, too."""
-  handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+def open_regular(path: str, mode: str = 'rb') -> IO:
+  """Opens a file as `os.fdopen`; raises an OSError where it is no regular file, too.
+
+  To write, it makes the file, and follows no link, which a folder of another user may hold.
+  """
+  return os.fdopen(open_handle(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if '+' in mode else
+                               os.O_RDONLY), mode)
+
+
+def open_handle(path: str, flags: int = os.O_RDONLY) -> int:
+  """Opens a file as `os.open`; raises an OSError where it is no regular file, too."""
+  handle = os.open(path, flags | os.O_NONBLOCK, 0o644)
   kind = _name_mode(os.fstat(handle).st_mode)
   if kind:
     os.close(handle)
     raise OSError(errno.EINVAL, f'it is {kind}, not a file', path)
-  return os.fdopen(handle, 'rb')
+  return handle
 
 
 def _lock(handle):

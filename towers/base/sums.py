@@ -8,9 +8,11 @@ TensorFlow 1.14 ends the process over some damaged indexes. So an index is compa
 before TensorFlow opens it. Checkpoints of other tools, and of earlier versions, have none.
 """
 
+import glob
 import os
 import zlib
 
+from towers.base.files import open_regular
 from towers.base.json_files import read_sealed, write_sealed
 
 INDEX = '.index'
@@ -25,7 +27,13 @@ def write_sums(path: str) -> None:
 
 
 def check_sums(path: str) -> None:
-  """Compares a checkpoint with its sums, if it has any; raises ValueError or OSError."""
+  """Compares a checkpoint with its sums, if it has any; raises ValueError or OSError.
+
+  Without sums its files must be files all the same: of a device TensorFlow reads without end.
+  """
+  for suffix in (INDEX, '.data-*'):
+    for name in glob.glob(glob.escape(path) + suffix):
+      open_regular(name).close()
   if os.path.exists(path + SUMS):
     stated = read_sealed(path + SUMS, _SCHEMA)
     for name, found in _measure(path).items():
@@ -34,7 +42,7 @@ def check_sums(path: str) -> None:
 
 
 def _measure(path):
-  with open(path + INDEX, 'rb') as file:
+  with open_regular(path + INDEX) as file:
     index = file.read()
   return dict(data_bytes=os.path.getsize(path + DATA), index_bytes=len(index),
               index_crc32=zlib.crc32(index))

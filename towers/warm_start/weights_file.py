@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 import numpy as np
 
 from tensorflow_v1 import tf
+from towers.base.files import name_other_kind, open_regular
 from towers.base.paths import check_local_path
 from towers.base.sums import INDEX, check_sums
 from towers.base.usage_error import UsageError
@@ -69,13 +70,16 @@ def _open_checkpoint(path):
   for suffix in (INDEX, _DATA):
     path = path[:path.rindex(suffix)] if suffix in os.path.basename(path) else path
   if os.path.isdir(path):
+    state = os.path.join(path, 'checkpoint')
+    if os.path.exists(state):  # TensorFlow would wait for the other end of a FIFO.
+      open_regular(state).close()
     newest = tf.train.latest_checkpoint(path)
     if newest is None:
       raise UsageError(f'init_from={path} is a folder without a checkpoint: give the folder of a '
                        'run, or a checkpoint\'s path without .index.')
     path = newest
-  if not os.path.isfile(path + INDEX) and not os.path.isfile(path):
-    raise UsageError(f'init_from={path} does not exist: give a folder of checkpoints, a '
+  if not os.path.exists(path + INDEX) and not os.path.isfile(path):
+    raise UsageError(f'init_from={path} {_say_missing(path)}: give a folder of checkpoints, a '
                      'checkpoint\'s path without .index, or a Keras .h5 file.')
   check_sums(path)
   reader = tf.train.load_checkpoint(path)
@@ -96,7 +100,8 @@ def _open_checkpoint(path):
 @contextlib.contextmanager
 def _open_keras(path):
   if not os.path.isfile(path):
-    raise UsageError(f'init_from={path} does not exist: give a Keras .h5 file, or a checkpoint.')
+    raise UsageError(f'init_from={path} {_say_missing(path)}: give a Keras .h5 file, or a '
+                     'checkpoint.')
   import h5py
   with h5py.File(path, 'r') as file:
     root = file.get('model_weights', file)
@@ -107,6 +112,11 @@ def _open_keras(path):
     tensors = {name: Info(tuple(dataset.shape), dataset.dtype)
                for name, dataset in sorted(datasets.items()) if dataset.dtype.kind in _KEPT}
     yield WeightsFile('Keras file', tensors, lambda name: np.asarray(datasets[name][()]))
+
+
+def _say_missing(path):
+  kind = name_other_kind(path)
+  return f'is {kind}, not a file' if kind else 'does not exist'
 
 
 def _find_keras_names(root) -> Dict[str, Any]:

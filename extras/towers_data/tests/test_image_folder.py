@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import jpegs, picture, take
+from tests.harness import faults
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.formats.png import encode_png
@@ -53,6 +54,17 @@ def test_training_is_augmented_and_validation_never(tmp_path, augment):
     differs = [(ours[label] != theirs[label]).any()
                for ours, theirs in zip(left, right) for label in ours]
     assert any(differs) == is_augmented
+
+
+def test_an_image_that_is_no_file_is_told(tmp_path, capsys):
+  write(tmp_path)
+  faults.be_special(tmp_path / 'train' / 'ant' / '9.jpg', 'a FIFO')
+  faults.be_special(tmp_path / 'train' / 'bee' / '9.jpg', 'a link')
+  data_set = data.load('images', data_dir=tmp_path, image_size=16, on_bad_record='skip')
+  assert sum(map(len, take(data_set.train, batch_size=1))) == 9
+  told = capsys.readouterr().err
+  assert 'ant/9.jpg: record 0 at byte 0: cannot be read: it is a FIFO, not a file' in told
+  assert 'bee/9.jpg: record 0 at byte 0: cannot be read: No such file' in told
 
 
 def test_what_is_missing_is_named(tmp_path):

@@ -7,7 +7,7 @@ from towers.base.usage_error import UsageError
 
 
 class Entry(NamedTuple):
-  """A file or folder in a folder."""
+  """A folder, or a file or anything else, in a folder."""
   name: str
   path: str
   is_folder: bool
@@ -31,13 +31,15 @@ def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
 def scan_folder(folder: str) -> List[Entry]:
   """Returns what a folder holds, in the order of names, without hidden entries.
 
+  What is no file, as a FIFO or a link that leads nowhere, is named where it is read.
+
   Raises:
     UsageError: the folder cannot be listed, or an entry is a link that leads to itself.
   """
   try:
     with os.scandir(folder) as entries:
       return sorted(Entry(entry.name, entry.path, entry.is_dir()) for entry in entries
-                    if not entry.name.startswith('.') and (entry.is_dir() or entry.is_file()))
+                    if not entry.name.startswith('.'))
   except OSError as error:
     raise UsageError(f'{error.filename or folder}: cannot be read: {error.strerror}; check its '
                      'permissions and links.') from None

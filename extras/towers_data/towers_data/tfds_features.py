@@ -14,7 +14,7 @@ Format: `feature.proto`, `example_serializer.py` and `features/` of tensorflow-d
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
-from towers.base.json_files import parse_json
+from towers.base.json_files import parse_json, read_text
 from towers.base.usage_error import UsageError
 
 # What a tensor is stored as in an Example, by what it is; 'bytes' and 'zlib' store all as strings.
@@ -59,8 +59,7 @@ def read_features(path: str) -> Features:
     UsageError: it is missing or damaged, or has a feature that towers do not read.
   """
   try:
-    with open(path, encoding='utf-8') as file:
-      kind, content = _open(parse_json(file.read()))
+    kind, content = _open(parse_json(read_text(path)))
     if kind != 'FeaturesDict':
       raise UsageError(f'{path}: examples are of the class {kind}, and only a FeaturesDict is '
                        f'read. {_OTHERWISE}')

@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from towers.base.json_files import parse_json
+from towers.base.json_files import parse_json, read_text
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
@@ -167,8 +167,7 @@ def _open(data_dir: Any) -> _Folder:
   features = read_features(os.path.join(folder, _FEATURES))
   path = os.path.join(folder, _INFO)
   try:
-    with open(path, encoding='utf-8') as file:
-      info = parse_json(file.read())
+    info = parse_json(read_text(path))
     file_format = info.get('fileFormat', 'tfrecord')
     if file_format != 'tfrecord':
       raise UsageError(f'{path}: the files are of the format {file_format}, and only tfrecord is '

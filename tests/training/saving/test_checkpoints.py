@@ -96,7 +96,12 @@ DAMAGES = {
     'index empty': lambda path: faults.truncate(path + '.index', 0),
     'index gone': lambda path: os.remove(path + '.index'),
     'a byte of the index': lambda path: faults.flip_a_byte(path + '.index', 40),
-    'the end of the index': lambda path: faults.flip_a_byte(path + '.index', -3)}
+    'the end of the index': lambda path: faults.flip_a_byte(path + '.index', -3),
+    'an index without an end': lambda path: faults.be_special(path + '.index', 'a device'),
+    'a FIFO of data': lambda path: faults.be_special(path + DATA, 'a FIFO'),
+    'a FIFO of sums': lambda path: faults.be_special(path + '.sums', 'a FIFO'),
+    'a FIFO and no sums': lambda path: (os.remove(path + '.sums'), faults.be_special(
+        path + '.index', 'a FIFO'))}
 DATA = '.data-00000-of-00001'
 
 

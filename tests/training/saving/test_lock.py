@@ -1,5 +1,6 @@
 """A second run in a checkpoint folder is refused with the name of the first."""
 
+import os
 import socket
 import sys
 
@@ -41,6 +42,12 @@ def test_a_lock_that_leads_out_of_the_folder_is_not_followed(tmp_path):
   with pytest.raises(UsageError, match='checkpoint_dir'), lock_folder(str(tmp_path / 'folder')):
     pass
   assert (tmp_path / 'victim').read_text() == 'precious'
+
+
+def test_a_lock_that_is_no_file_is_refused(tmp_path):
+  os.mkfifo(str(tmp_path / 'lock'))
+  with pytest.raises(UsageError, match='it is a FIFO, not a file'), lock_folder(str(tmp_path)):
+    pass
 
 
 def test_a_lock_of_somebody_who_wrote_rubbish_is_refused_all_the_same(tmp_path):

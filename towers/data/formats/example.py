@@ -5,23 +5,31 @@ op's error quotes bytes that are not UTF-8, 1.14 ends the process too, before Py
 2.21 raises a UnicodeDecodeError instead.
 """
 
-from typing import Any
+import functools
+from typing import Any, Tuple
 
 
 def read_example(content: bytes, kind: str = 'Example') -> Any:
   """Returns a `tf.train.Example`, or a SequenceExample; raises a ValueError if it is none."""
-  from google.protobuf.message import DecodeError
-
-  from tensorflow_v1 import tf
-  example = getattr(tf.train, kind)()
+  make, decode_error = _find_types(kind)
+  example = make()
   try:
     num_bytes = example.MergeFromString(content)
-  except DecodeError:
+  except decode_error:
     # Its own message differs between versions, and says no more.
     raise ValueError('a field is damaged, or ends behind its message') from None
   if num_bytes < len(content):  # Before protobuf 4 the end of a group that never began is no error.
     raise ValueError(f'a group ends at byte {num_bytes} that never began')
   return example
+
+
+@functools.lru_cache(maxsize=None)
+def _find_types(kind) -> Tuple[Any, Any]:
+  """Returns the class of a kind, and the error of one that is damaged; to look is half the cost."""
+  from google.protobuf.message import DecodeError
+
+  from tensorflow_v1 import tf
+  return getattr(tf.train, kind), DecodeError
 
 
 def make_quotable(content: bytes, kind: str, *, quotes: bool) -> bytes:

@@ -23,7 +23,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from towers.base.files import open_regular, sweep, write_whole
+from towers.base.files import open_handle, open_regular, sweep, write_whole
 from towers.base.json_files import seal, unseal
 from towers.base.output import write_line
 from towers.base.paths import find_in_cache
@@ -97,7 +97,7 @@ def load_index(path: Any) -> FileIndex:
 def scan_tfrecord(path: str) -> FileIndex:
   """Returns a file's index from the header of every record; reads no payload."""
   lengths: List[int] = []
-  with open(path, 'rb', buffering=0) as file:
+  with open_regular(path) as file:
     descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
     offset, reason = 0, ''
     while offset < size:
@@ -240,7 +240,7 @@ class Records:
     descriptor = self._descriptors.get(file)
     if descriptor is not None:
       return os.pread(descriptor, size, offset)
-    descriptor = os.open(self._paths[file], os.O_RDONLY)
+    descriptor = open_handle(self._paths[file])
     with self._lock:
       keeps = file not in self._descriptors and len(self._descriptors) < _MOST_OPEN_FILES
       if keeps:

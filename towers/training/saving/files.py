@@ -11,6 +11,7 @@ from typing import Any, List
 from tensorflow_v1 import tf
 from towers.base.files import open_regular
 from towers.base.sums import DATA, INDEX, SUMS, check_sums
+from towers.base.usage_error import UsageError
 
 PREFIX = 'model.ckpt'
 # In the order in which they get their names, and in reverse that in which they are deleted.
@@ -26,7 +27,13 @@ def path_of(folder: str, step: int) -> str:
 def list_steps(folder: str) -> List[int]:
   """Returns the steps of all checkpoints in a folder that have an index, the newest first."""
   pattern = re.compile(rf'{re.escape(PREFIX)}-(\d+){re.escape(INDEX)}$')
-  names = os.listdir(folder) if os.path.isdir(folder) else []
+  try:
+    names = os.listdir(folder)
+  except (FileNotFoundError, NotADirectoryError):
+    names = []
+  except OSError as error:
+    raise UsageError(f'The checkpoints in {folder} cannot be listed: {error.strerror}. Let this '
+                     'user read the folder, or give another.') from None
   matches = [pattern.match(name) for name in names]
   return sorted((int(match.group(1)) for match in matches if match), reverse=True)
 

@@ -12,6 +12,7 @@ import socket
 import time
 from typing import Iterator, Optional
 
+from towers.base.files import open_regular
 from towers.base.paths import describe_no_folder
 from towers.base.usage_error import UsageError
 
@@ -30,12 +31,11 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
     return
   try:
     os.makedirs(folder, exist_ok=True)
-    # Follows no link, which a folder of another user may hold.
-    handle = os.open(os.path.join(folder, _NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    opened = open_regular(os.path.join(folder, _NAME), 'r+')
   except OSError as error:
     raise UsageError(describe_no_folder(
         'checkpoint_dir', folder, error.strerror or str(error))) from None
-  with os.fdopen(handle, 'r+') as file:
+  with opened as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
