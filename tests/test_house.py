@@ -22,7 +22,7 @@ ROOMS = [
     'towers.warm_start', 'towers.validation',
     'towers.setting', 'towers.settings', 'towers.arguments', 'towers.training_graph',
     'towers.checks',
-    'towers.training.settings', 'towers.training.faults', 'towers.training.saving',
+    'towers.training.faults', 'towers.training.settings', 'towers.training.saving',
     'towers.training.stepping', 'towers.training.cluster',
     'towers.training.reporting', 'towers.serving', 'towers.rows', 'towers.forward', 'towers.state',
     'towers.session', 'towers.program',

@@ -36,6 +36,7 @@ class Report(MetricWriter):
     """Starts a page, or continues that of an earlier run."""
     self._path = path
     self._warn = warn
+    self._has_warned = False
     self._read_seconds = read_seconds
     self._run: Dict[str, Any] = dict(
         config=dict(settings), description=description, versions=dict(versions or find_versions()),
@@ -81,7 +82,9 @@ class Report(MetricWriter):
     try:
       write_whole(self._path, format_page([os.path.basename(self._path)], [self._run]).encode())
     except OSError as error:
-      self._warn(f'WARNING: the report {self._path} cannot be written: {error.strerror}')
+      if not self._has_warned:
+        self._warn(f'WARNING: the report {self._path} cannot be written: {error.strerror}')
+      self._has_warned = True
 
 
 def find_versions() -> Dict[str, str]:

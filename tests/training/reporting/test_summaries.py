@@ -181,6 +181,10 @@ def test_a_full_disk_ends_no_run_and_leaves_the_file_whole(tmp_path, capsys):
     def fill(step, loss):
       if step == 3:  # Room for a part of the next event.
         disk.enter_context(faults.full_disk(os.path.getsize(str(next(tmp_path.iterdir()))) + 20))
+      if step == 6:  # Room for one, and then for a part again.
+        disk.close()
+      if step == 7:
+        disk.enter_context(faults.full_disk(os.path.getsize(str(next(tmp_path.iterdir()))) + 20))
       if step == 9:
         disk.close()
 

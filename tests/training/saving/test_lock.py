@@ -52,8 +52,8 @@ def test_a_lock_that_is_no_file_is_refused(tmp_path):
 
 def test_a_lock_of_somebody_who_wrote_rubbish_is_refused_all_the_same(tmp_path):
   import fcntl
-  with open(str(tmp_path / 'lock'), 'w') as file:
-    file.write('[1, 2')
+  with open(str(tmp_path / 'lock'), 'wb') as file:
+    file.write(b'[1, 2\xff')
     file.flush()
     fcntl.flock(file, fcntl.LOCK_EX)
     with pytest.raises(UsageError, match='did not say which'), lock_folder(str(tmp_path)):

@@ -38,12 +38,12 @@ class Summaries(MetricWriter):
                warn: Callable[[str], None] = write_line, clock: Callable[[], float] = time.time):
     """Creates a file in a folder, and writes texts in Markdown by their tags, and the graph.
 
-    Earlier runs did `first_step`. `warn` is called when an event cannot be written, once until one
-    can; `clock` gives the seconds since 1970.
+    Earlier runs did `first_step`. `warn` is called the first time that an event cannot be written;
+    `clock` gives the seconds since 1970.
     """
     self._warn = warn
     self._clock = clock
-    self._is_failing = False
+    self._has_warned = False
     name = f'events.out.tfevents.{int(clock()):010}.{socket.gethostname()}.{os.getpid()}'
     self._path = os.path.join(folder, name)
     self._handle: Optional[int] = None
@@ -95,12 +95,11 @@ class Summaries(MetricWriter):
       if not self._size:
         self._append(self._handle, tf.Event(file_version=_FILE_VERSION, wall_time=event.wall_time))
       self._append(self._handle, event)
-      self._is_failing = False
     except OSError as error:
-      if not self._is_failing:
+      if not self._has_warned:
         self._warn(f'WARNING: summaries cannot be written: {error.strerror}. The run continues '
                    'without these points.')
-      self._is_failing = True
+      self._has_warned = True
 
   def _append(self, handle, event):
     record = io.BytesIO()

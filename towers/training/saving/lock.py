@@ -31,7 +31,7 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
     return
   try:
     os.makedirs(folder, exist_ok=True)
-    opened = open_regular(os.path.join(folder, _NAME), 'r+')
+    opened = open_regular(os.path.join(folder, _NAME), 'r+b')
   except OSError as error:
     raise UsageError(describe_no_folder(
         'checkpoint_dir', folder, error.strerror or str(error))) from None
@@ -49,8 +49,7 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
       file.truncate(0)
       owner = dict(process=os.getpid(), host=socket.gethostname(),
                    since=time.strftime('%Y-%m-%d %H:%M:%S'))
-      json.dump(owner, file)
-      file.flush()
+      os.write(file.fileno(), json.dumps(owner).encode())  # No buffer, to be written at the end.
     yield
 
 

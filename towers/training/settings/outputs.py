@@ -8,6 +8,7 @@ from towers.base.files import file_aside, name_other_kind, sweep
 from towers.base.paths import describe_no_folder
 from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
+from towers.training.faults.run_error import RunError
 
 _PROBE_BYTES = 4096
 _ANNEXES = dict(report='--report', trace_file='--trace_steps', export_dir='--export_dir')
@@ -16,10 +17,9 @@ _ANNEXES = dict(report='--report', trace_file='--trace_steps', export_dir='--exp
 def check_outputs(**paths: Optional[str]) -> None:
   """Makes the folders that a run writes to, writes to each, and sweeps what a killed run left.
 
-  A full disk under checkpoints is no error here: `--on_full_disk` says what happens.
-
   Raises:
     UsageError: a path cannot be written, or the annex that writes it is missing; names the flag.
+    RunError: the disk of the checkpoints is full.
   """
   for name, path in paths.items():
     if path is not None and name in _ANNEXES:
@@ -42,8 +42,10 @@ def _check_file(name, path):
 
 def _check_folder(name, path):
   reason = _try_folder(path, makes=True)
-  if reason and not (name == 'checkpoint_dir' and is_about_room(reason)):
-    raise UsageError(describe_no_folder(name, path, reason, choose=_choose(reason)))
+  if reason:
+    # A disk that fills up later is no mistake either: `--on_full_disk` says what happens.
+    kind = RunError if name == 'checkpoint_dir' and is_about_room(reason) else UsageError
+    raise kind(describe_no_folder(name, path, reason, choose=_choose(reason)))
 
 
 def _try_folder(folder, makes=False):
