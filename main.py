@@ -18,6 +18,8 @@ except ModuleNotFoundError as missing:
         'needs '
         'with `pip install .`, or start ./run, which makes an environment.', file=sys.stderr)
   sys.exit(2)
+except KeyboardInterrupt:  # Ctrl-C while it loads.
+  sys.exit(130)
 
 if __name__ == '__main__':
   sys.exit(main(sys.argv))

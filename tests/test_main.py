@@ -96,6 +96,14 @@ def test_a_package_that_is_not_there_is_named():
                   done.stderr)
 
 
+def test_ctrl_c_while_a_package_loads_leaves_no_trace(tmp_path):
+  (tmp_path / 'absl.py').write_text('raise KeyboardInterrupt')
+  for start in (['main.py'], ['-m', 'towers']):
+    done = subprocess.run([sys.executable, *start], cwd=ROOT, capture_output=True,
+                          env=dict(os.environ, PYTHONPATH=str(tmp_path)))
+    assert (done.returncode, done.stdout, done.stderr) == (130, b'', b'')
+
+
 @pytest.mark.nightly
 def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
   flags = ['--deterministic', '--input_mode=next', '--num_gpus=3', '--model=lenet', '--steps=10']

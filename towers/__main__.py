@@ -2,7 +2,10 @@
 
 import sys
 
-from towers.command_line import main
+try:
+  from towers.command_line import main
+except KeyboardInterrupt:  # While it loads.
+  sys.exit(130)
 
 if __name__ == '__main__':
   sys.exit(main(sys.argv))

@@ -164,6 +164,8 @@ def test_gathering_stays_on_the_cpu_in_a_towers_device_scope():
     (({'x': 1},), ['array x', '0 dimensions']), (({},), ['no arrays']), (((),), ['no arrays']),
     (({1: np.zeros([3])},), ['1', 'string']),
     ((np.zeros([2], 'datetime64[s]'),), ['datetime64']),
+    ((np.ma.masked_equal([1, 2], 2),), ['array 0', 'masked', 'filled']),
+    (([np.ma.masked_equal([1, 2], 2), np.zeros([2])],), ['array 0', 'masked', 'filled']),
     ((np.zeros([2], [('a', 'i4')]),), ['array 0'])])
 def test_what_cannot_be_fed_is_refused(arrays, words):
   with pytest.raises(UsageError) as error:

@@ -62,7 +62,7 @@ def test_an_error_that_quotes_what_is_not_utf8_is_told(tmp_path, read):
     return tf.data.TextLineDataset(str(tmp_path / 'file')).map(
         lambda line: tf.io.decode_csv(read(line), [[0.0]])[0])
 
-  with pytest.raises(UsageError, match='mine: a first look .* is not a valid float: caf'):
+  with pytest.raises(UsageError, match='mine: a first look .* at example 9,.* valid float: caf'):
     towers.from_dataset(make, name='mine')
   program = small.program(lambda batch, is_training: batch * tf.get_variable('w', []),
                           train=towers.from_dataset(make, num_examples=13, name='mine'),

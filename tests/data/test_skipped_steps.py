@@ -27,8 +27,10 @@ def of_directions(batch, is_training):
 
 
 @pytest.mark.nightly(but='{}')
-@pytest.mark.parametrize('settings', [dict(), dict(accumulate=2)], ids=str)
-def test_a_step_without_examples_changes_nothing(settings):
+@pytest.mark.parametrize('settings', [
+    dict(), dict(accumulate=2), dict(mode='next'), dict(mode='shard', placement='replicated')],
+    ids=str)
+def test_a_step_without_examples_changes_nothing_and_is_named_once(settings, capsys):
   bad = list(range(8, 16))  # The second step of every epoch.
   settings = dict(dict(model=of_directions, num_towers=2, optimizer='sgd'), **settings)
   with small.Run(train=examples_without(bad), **settings) as run:
@@ -37,6 +39,8 @@ def test_a_step_without_examples_changes_nothing(settings):
     assert run.train() == 0 and run.counters() == [2, 8]
     small.assert_same_weights(run.weights(), before, tolerance=0)
     assert run.train() > 0 and run.counters() == [3, 16]
+    assert run.train() == 0 and run.counters() == [4, 16]
+  assert capsys.readouterr().out.count('all examples of step 2 are damaged') == 1
 
 
 def test_marks_stay_out_of_the_towers():

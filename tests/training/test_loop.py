@@ -5,6 +5,7 @@ import functools
 import io
 import itertools
 import json
+import os
 import signal
 import time
 
@@ -322,6 +323,14 @@ def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, 
     outcome, recorder = loop(run, total_steps=6, **options)
   assert [step for step, _ in recorder.losses] == [3, 4, 5, 6]
   assert saved_steps(tmp_path) == [4, 5, 6]
+
+
+def test_a_history_that_is_gone_is_named(tmp_path, capsys):
+  for steps in (2, 3):
+    with Run() as run:
+      loop(run, total_steps=steps, save_every=1, validate_every=1, folder=tmp_path)
+    assert ('history.json is not beside' in capsys.readouterr().out) == (steps == 3)
+    os.remove(str(tmp_path / 'history.json'))
 
 
 def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():

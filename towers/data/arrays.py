@@ -185,6 +185,10 @@ def _describe(column: _Column) -> str:
 def _feedable(array: Any, label: str, name: str) -> Tuple[np.ndarray, ...]:
   """Returns what is fed of a component, see `_Column`, as TensorFlow takes it."""
   rows = _find_rows(array)
+  if any(isinstance(part, np.ma.MaskedArray) for part in (array, *(rows or ()))):
+    raise UsageError(f'{name}: {label} is a masked array, and its batches would hold what lies '
+                     'under the mask: give array.filled(value), and where it matters '
+                     'numpy.ma.getmaskarray(array) beside it.')
   if rows is None or len({len(row) for row in rows}) < 2:
     return _as_fed(_as_array(array if rows is None else rows, label, name), label, name),
   starts = np.cumsum([0] + [len(row) for row in rows])

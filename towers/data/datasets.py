@@ -173,16 +173,16 @@ def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
-  """Raises what TensorFlow raises as a UsageError."""
+def _explained(name: str, find_place: Callable[[], str] = str) -> Iterator[None]:
+  """Raises what TensorFlow raises as a UsageError, with the place where it did."""
   from tensorflow_v1 import RUN_ERRORS
   try:
     yield
   except RUN_ERRORS as error:
     raise UsageError(
-        f'{name}: a first look at the data set fails: {find_reason(error)}. If it needs tables or '
-        'variables of the program, give num_examples and set all shapes: then nothing is read '
-        'before the program starts.') from None
+        f'{name}: a first look at the data set fails{find_place()}: {find_reason(error)}. If it '
+        'needs tables or variables of the program, give num_examples and set all shapes: then '
+        'nothing is read before the program starts.') from None
 
 
 def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
@@ -207,13 +207,27 @@ def _read_all(dataset: Any, name: str, what: str) -> int:
   said = time.monotonic()
   count = 0
   ones = dataset.map(as_written(lambda *_: tf.constant(0, tf.uint8))).batch(_COUNTED_AT_ONCE)
-  with _explained(name):
+  with _explained(name, lambda: _find_place(dataset, count)):
     for batch in _take(ones):
       count += len(batch)
       if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
         said = time.monotonic()
         write_line(f'{name}: {what} of the data set, {count:,} so far', sys.stderr)
   return count
+
+
+def _find_place(dataset: Any, begin: int) -> str:
+  """Returns in words which example behind the first `begin` cannot be read; '' if all can."""
+  from tensorflow_v1 import RUN_ERRORS
+  if _keeps_a_file(dataset):  # Half of it is there now, over which a second pass fails.
+    return ''
+  number = begin + 1
+  try:
+    for _ in _take(dataset.skip(begin)):
+      number += 1
+  except RUN_ERRORS:
+    return f' at example {number:,}, as counted from 1, which is the line of a text file'
+  return ''
 
 
 def _keeps_a_file(dataset: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Optional
 
 from tensorflow_v1 import tf
 from towers.base.files import write_whole
+from towers.base.output import write_line
 from towers.base.reason import is_about_room
 from towers.session import Session
 from towers.training.faults.run_error import RunError
@@ -70,6 +71,9 @@ class Keeper:
         self._saved_step = session.step
         if checkpoints is not None:
           history.read(checkpoints.folder, session.step)
+          if not os.path.exists(os.path.join(checkpoints.folder, HISTORY)):
+            write_line(f'{HISTORY} is not beside {path}: the best checkpoint and early stopping '
+                       'start anew')
         history.parse(session.state.of_chief(history.format()), session.step)
     session.steps.scale_learning_rate(history.rate_factor)
     return path

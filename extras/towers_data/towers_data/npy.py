@@ -24,6 +24,9 @@ def map_npy(path: str) -> np.ndarray:
   except Exception as error:  # Of a damaged header numpy raises whatever Python's parsers do.
     raise UsageError(f'{path}: cannot be read as a .npy file of numbers: {str(error)[:200]}; copy '
                      'it again, or make it with numpy.save.') from None
+  if array.dtype.kind in 'SU':
+    raise UsageError(f'{path}: it holds strings, and numbers are read: number the classes, as by '
+                     'names, labels = numpy.unique(array, return_inverse=True), and save labels.')
   if array.dtype.name not in DTYPES or not array.size:
     raise UsageError(f'{path}: {array.dtype.name} of shape {list(array.shape)} cannot be read; '
                      'give at least 1 example, and convert the array with .astype() to one of '

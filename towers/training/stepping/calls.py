@@ -30,6 +30,8 @@ class Calls:
     fetches: of each run, by its name.
     num_fetches: of a run that updates.
     num_measured: of a run that measures a validation batch.
+    count_at: where a step's run has the number of its examples, if all of them may be damaged; None
+      elsewhere.
     plain: the runs by name: 'train', with accumulation 'accumulate' for each micro-batch before,
       with a validation tower 'measure_and_train'.
     chosen: the same of the next steps, which may be measured or run in another way.
@@ -47,6 +49,10 @@ class Calls:
       train[0] = gradients.metrics
     elif gradients.metrics is not None:
       train.append(gradients.metrics)
+    self.count_at: Optional[int] = None
+    if program.train_examples.marks_bad:
+      self.count_at = len(train)
+      train.append(gradients.num_examples)
     if gradients.votes is not None:
       train.append(gradients.votes.counts)
     self.num_fetches = len(train)

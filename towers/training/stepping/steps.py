@@ -78,6 +78,7 @@ class Steps:
     self.agree = self._votes.agree
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
+    self._has_said_empty = False
 
     self.calls = Calls(session, program)
 
@@ -207,6 +208,8 @@ class Steps:
     self.runs += 1
     if self.has_other_workers:
       self._votes.count(results[calls.num_fetches - 1], self.step)
+    if calls.count_at is not None and not results[calls.count_at]:
+      self._say_empty()
     self.activity = 'training'
     loss, is_done = self.metrics.add(self.step, results), results[1]
     if is_done or is_done is None:  # An op without a guard gives None.
@@ -216,6 +219,14 @@ class Steps:
     else:  # The guard has blocked the update.
       raise NotFinite
     return loss
+
+  def _say_empty(self):
+    """Says once that a step has no example left, whose loss is no mean of anything."""
+    if not self._has_said_empty:
+      write_line(f'WARNING: all examples of step {self.step + 1} are damaged and left out: its '
+                 'loss of 0.0 says nothing, and no gradient has changed a weight (further such '
+                 'steps are not named)')
+    self._has_said_empty = True
 
   def take(self, beside: Optional[ValidationPass] = None) -> Tuple[float, Optional[Retried]]:
     """Updates the weights once as `train` does; tries again where that is not finite.
