@@ -56,7 +56,7 @@ def build_serving(predict: Predict, examples: Examples, *,
                        'the keys of the batch different names.')
     # No name of a variable, which would get another one.
     inputs[name] = tf.placeholder(
-        value.dtype, [None, *value.shape], f'towers/input/{name_op(name)}')
+        value.dtype, [None, *value.shape], f'serving/input/{name_op(name)}')
     return inputs[name]
 
   positional, named = [], {}
