@@ -19,6 +19,9 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -u
+# A process without it takes no worker's place; srun hands it on.
+TOWERS_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+export TOWERS_TOKEN
 
 min_workers=2
 most_restarts=20

@@ -123,7 +123,7 @@ def test_the_manifest_is_valid_and_its_names_and_numbers_agree(manifest):
     for document in manifest.values():
       kubernetes_validate.validate(document, f'1.{minor}', strict=True)
   job, policy, service = (manifest[kind]['spec'] for kind in ('Job', 'NetworkPolicy', 'Service'))
-  pod, labels = job['template']['spec'], job['template']['metadata']['labels']
+  pod, labels = job['template']['spec'], labels_of(manifest)
   container = container_of(manifest)
   [workers] = [variable['value'] for variable in container['env'] if variable['name'] == 'WORKERS']
   assert job['completions'] == job['parallelism'] == int(workers)
@@ -135,9 +135,44 @@ def test_the_manifest_is_valid_and_its_names_and_numbers_agree(manifest):
   assert mistake['action'] == 'FailJob' and mistake['onExitCodes']['values'] == [2]
   volumes = [volume['name'] for volume in pod['volumes']]
   assert sorted(volumes) == sorted(mount['name'] for mount in container['volumeMounts'])
-  # Only workers reach a worker.
-  assert policy['policyTypes'] == ['Ingress'] and policy['podSelector']['matchLabels'] == labels
-  assert policy['ingress'] == [{'from': [{'podSelector': {'matchLabels': labels}}]}]
+  # Only workers reach a worker, and it reaches them, names and storage.
+  assert policy['policyTypes'] == ['Ingress', 'Egress']
+  assert policy['podSelector']['matchLabels'] == labels
+  workers = [{'podSelector': {'matchLabels': labels}}]
+  assert policy['ingress'] == [{'from': workers}]
+  to_workers, to_names, to_storage = policy['egress']
+  assert to_workers == {'to': workers} and to_storage == {'to': [{'ipBlock': {'cidr': 'STORAGE'}}]}
+  assert to_names['ports'] == [dict(protocol=name, port=53) for name in ('UDP', 'TCP')]
+  assert [list(peer) for peer in to_names['to']] == [['namespaceSelector']]
+
+
+def labels_of(manifest):
+  """Returns the label that Kubernetes gives the pods of the Job, and those of no other."""
+  assert 'metadata' not in manifest['Job']['spec']['template']
+  return {'batch.kubernetes.io/job-name': manifest['Job']['metadata']['name']}
+
+
+def test_another_run_has_another_name_selector_folder_and_token(manifest):
+  import yaml
+  text = (ROOT / 'deploy' / 'kubernetes.yaml').read_text()
+  [command] = re.findall(r'sed (s/\S+/g) deploy', text)
+  renamed = subprocess.run(['sed', command], input=text, stdout=subprocess.PIPE, text=True,
+                           check=True, timeout=60).stdout
+  other = {document['kind']: document for document in yaml.safe_load_all(renamed)}
+  name, other_name = (one['Job']['metadata']['name'] for one in (manifest, other))
+  assert name != other_name and name not in renamed
+  assert renamed.replace(other_name, name) == text.replace(other_name, name)
+  for kind in manifest:
+    assert other[kind]['metadata']['name'] == other_name
+  assert other['Service']['spec']['selector'] == labels_of(other)
+
+
+def test_a_pod_takes_no_more_of_its_node_than_it_says(manifest):
+  pod, container = manifest['Job']['spec']['template']['spec'], container_of(manifest)
+  limits, requests = (container['resources'][name] for name in ('limits', 'requests'))
+  assert set(requests) == {'cpu', 'memory'} and requests.items() <= limits.items()
+  for volume in pod['volumes']:
+    assert 'emptyDir' not in volume or volume['emptyDir']['sizeLimit'].endswith('Gi')
 
 
 def test_a_pod_has_no_rights_and_writes_to_volumes_alone(manifest):
@@ -152,7 +187,7 @@ def test_a_pod_has_no_rights_and_writes_to_volumes_alone(manifest):
   # The user has no home; the caches of towers and TensorFlow's temporary files need a place.
   writable = [mount['mountPath'] for mount in container['volumeMounts']
               if not mount.get('readOnly')]
-  environment = {one['name']: one['value'] for one in container['env']}
+  environment = {one['name']: one.get('value') for one in container['env']}
   assert environment['HOME'] in writable and '/tmp' in writable
   for mount in container['volumeMounts']:
     [volume] = [volume for volume in pod['volumes'] if volume['name'] == mount['name']]
@@ -165,7 +200,8 @@ def test_every_pod_gets_its_rank(manifest, machine):
   [port] = [port['containerPort'] for port in container['ports']]
   hosts = [f"{job['metadata']['name']}-{index}.{manifest['Service']['metadata']['name']}:{port}"
            for index in range(job['spec']['completions'])]
-  environment = dict(machine, **{one['name']: one['value'] for one in container['env']})
+  environment = dict(machine, **{one['name']: one['value'] for one in container['env']
+                                 if 'value' in one})
   # One too many: a pod without a TF_CONFIG trains nothing.
   *pods, last = [subprocess.Popen(container['command'], cwd=str(ROOT), stderr=subprocess.DEVNULL,
                                   env=dict(environment, JOB_COMPLETION_INDEX=str(index)))
