@@ -18,11 +18,22 @@ from towers.base.usage_error import UsageError
 VARIABLE = 'TF_CONFIG'
 # Set by a launcher that may restart all workers as another number of them.
 ELASTIC = 'TOWERS_ELASTIC'
+# Set by a launcher, or by hand for all workers: without it nobody takes a worker's place.
+TOKEN = 'TOWERS_TOKEN'
+# Set by a launcher whose workers have a network of their own.
+APART = 'TOWERS_APART'
 _JOBS = ('chief', 'worker', 'evaluator')
 _ADDRESS = re.compile(r'[!-~]+:([0-9]{1,5})\Z')
 _MOST_SHOWN = 60
 _EXAMPLE = ('{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", '
             '"index": 0}}')
+
+
+class Token(str):
+  """What all workers of a run know and nobody else; no message shows it."""
+
+  def __repr__(self) -> str:
+    return '<token>' if self else "''"
 
 
 class Cluster(NamedTuple):
@@ -32,11 +43,15 @@ class Cluster(NamedTuple):
     addresses: 'host:port' of all workers, by rank, the chief's first.
     is_evaluator: whether this process measures checkpoints instead of training.
     is_elastic: whether the launcher may start all again as another number of workers.
+    token: of the run; all workers have the same, or none.
+    is_apart: whether the workers have a network of their own.
   """
   addresses: List[str]
   rank: int = 0
   is_evaluator: bool = False
   is_elastic: bool = False
+  token: Token = Token()
+  is_apart: bool = False
 
   @property
   def is_chief(self) -> bool:
@@ -96,7 +111,8 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster:
     if addresses.count(address) > 1:
       raise _refusal(f'names the address {address} twice: two workers need two ports')
   cluster = _find_task(content.get('task'), jobs, addresses)
-  return cluster._replace(is_elastic=bool(environ.get(ELASTIC)))
+  return cluster._replace(is_elastic=bool(environ.get(ELASTIC)),
+                          token=Token(environ.get(TOKEN, '')), is_apart=bool(environ.get(APART)))
 
 
 def _check_jobs(cluster: Any) -> Any:

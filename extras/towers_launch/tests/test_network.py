@@ -28,6 +28,8 @@ while len(open(os.path.join(os.environ['NOTES'], 'ports')).read().split()) < 2:
   time.sleep(0.01)
 for line in open(os.path.join(os.environ['NOTES'], 'ports')):
   socket.create_connection(('127.0.0.1', int(line)), 10).close()
+note('apart', bool(os.environ.get('TOWERS_APART')))
+note('tokens', os.environ['TOWERS_TOKEN'])
 note('facts', '%s %s %s' % (socket.if_nameindex(), os.geteuid(), os.getegid()))
 '''
 
@@ -47,6 +49,9 @@ def test_only_the_workers_reach_each_other_in_a_network_of_their_own(name, start
   launcher = start(MEET + SLEEP, '--workers=2', f'--network={name}')
   launcher.wait_for('facts', 2)
   assert [can_connect(int(port)) for port in launcher.notes('ports')] == [name == 'open'] * 2
+  assert launcher.notes('apart') == [str(name != 'open')] * 2
+  [token] = set(launcher.notes('tokens'))
+  assert len(token) == 32
   for facts in launcher.notes('facts'):
     assert facts.endswith(f' {os.geteuid()} {os.getegid()}')
     assert name == 'open' or facts.startswith("[(1, 'lo')]")

@@ -19,6 +19,7 @@ import struct
 from typing import Any, Callable, Optional
 
 from towers.base.usage_error import UsageError
+from towers.placement.cluster import APART
 
 OPEN, AUTO, LOOPBACK = 'open', 'auto', 'loopback'
 CHOICES = (OPEN, AUTO, LOOPBACK)
@@ -39,6 +40,7 @@ def choose_network(name: str, tell: Callable[[str], None]) -> None:
   reason = find_obstacle(enter_network)
   if reason is None:
     enter_network()
+    os.environ[APART] = '1'  # For the workers.
     tell('the workers have a network of their own, loopback: no other machine or user reaches '
          'their servers, and they reach nothing outside (--network=open)')
     return

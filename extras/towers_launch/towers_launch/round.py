@@ -9,12 +9,13 @@
 
 import math
 import os
+import secrets
 import signal
 from typing import List, NamedTuple, Optional, Sequence
 
 from towers.base.default_signals import HANDLED
 from towers.base.usage_error import UsageError
-from towers.placement.cluster import ELASTIC
+from towers.placement.cluster import ELASTIC, TOKEN
 from towers.training.faults.run_error import StartAgain, WorkerGone
 from towers.training.faults.signals import exit_code
 from towers_launch.child_process import ChildProcess
@@ -61,6 +62,7 @@ class Round:
     """
     self._children = children
     self._is_elastic = is_elastic
+    self._token = secrets.token_hex(16)
     addresses = [f'127.0.0.1:{port}' for port in find_free_ports(len(workers))]
     started = [self._start(index, member, command, addresses)
                for index, member in enumerate([*workers, *evaluators])]
@@ -68,7 +70,7 @@ class Round:
 
   def _start(self, index, member, command, addresses):
     tf_config = format_tf_config(addresses, member.task_type, member.task_index)
-    environment = dict(os.environ, TF_CONFIG=tf_config)
+    environment = {**os.environ, 'TF_CONFIG': tf_config, TOKEN: self._token}
     if self._is_elastic:
       environment[ELASTIC] = '1'
     # Otherwise Python keeps lines back until it has many, when it writes to a pipe.

@@ -14,7 +14,7 @@ import pytest
 from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
 from towers.base.usage_error import UsageError
-from towers.placement.cluster import Cluster
+from towers.placement.cluster import Cluster, Token
 from towers.training.cluster.agreement import check_alike
 from towers.training.cluster.peers import Peers
 from towers.training.faults.run_error import RunError
@@ -113,6 +113,25 @@ def test_strangers_disturb_nobody(addresses, threads, caplog):
       [dict(seed=0), dict(seed=1), dict(seed=2)]] * 3
   silent.close()
   assert not caplog.records  # Of asyncio, where a message was too odd.
+
+
+def test_without_the_token_of_the_run_nobody_takes_a_place_and_it_is_not_shown(addresses, threads):
+  clusters = [Cluster(addresses[:2], rank, token=Token('secret')) for rank in range(2)]
+  assert 'secret' not in repr(clusters[0]) and 'secret' not in f'{clusters}'
+
+  def meet(cluster):
+    with contextlib.closing(Peers(cluster, tell=str)) as peers:
+      peers.meet(10)
+      return peers.share(cluster.rank)
+
+  chief = threads.submit(meet, clusters[0])
+  for token in (b'', b', "token": "secre"', b', "token": null', b', "token": ["secret"]'):
+    with connect(addresses[0]) as stranger:
+      stranger.sendall(b'{"rank": 1%s}\n' % token)
+      assert b'not that of worker 0' in stranger.recv(1000)
+  with pytest.raises(UsageError, match='TOWERS_TOKEN of this process is not that of worker 0'):
+    meet(clusters[1]._replace(token=Token()))
+  assert meet(clusters[1]) == chief.result(20) == [0, 1]
 
 
 def test_two_processes_of_one_rank_are_told(addresses, threads):

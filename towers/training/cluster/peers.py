@@ -4,7 +4,7 @@ TensorFlow waits forever for a worker that is gone, and a chief on 1.14 crashes 
 2.21 speaks to it. So every worker has a connection to the chief, beside TensorFlow, that stays open
 until one of the two processes ends. Until its server starts, the chief listens on its port itself:
 
-  worker ── rank ──────────────► chief      once
+  worker ── rank, token ───────► chief      once
   worker ◄── missing, gone ───── chief      twice a second, and at once when one has ended
   worker ── nothing ───────────► chief      twice a second
   worker ── value ─────────────► chief      what all are to know, such as flags, data and graphs
@@ -21,6 +21,7 @@ worker counts as gone.
 import asyncio
 import collections
 import contextlib
+import hmac
 import json
 import socket
 import threading
@@ -29,7 +30,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError, first_few
-from towers.placement.cluster import Cluster, listen
+from towers.placement.cluster import TOKEN, Cluster, listen
 from towers.training.cluster.connection import Connection, encode
 from towers.training.faults.run_error import WorkerGone, end_process
 
@@ -193,7 +194,7 @@ class Peers:
         reader, writer = await asyncio.open_connection(sock=opened)
         with contextlib.closing(writer):
           chief = Connection(reader, writer)
-          chief.send(encode(rank=self._cluster.rank))
+          chief.send(encode(rank=self._cluster.rank, token=self._cluster.token))
           await self._follow(0, chief)
       await asyncio.sleep(_SECONDS_BETWEEN_TRIES)
 
@@ -201,8 +202,16 @@ class Peers:
     """Takes the rank of a process that connects to the chief, and then what it sends."""
     with contextlib.suppress(asyncio.CancelledError), contextlib.closing(writer):
       connection = Connection(reader, writer)
-      rank = (await connection.read() or {}).get('rank')
+      said = await connection.read() or {}
+      rank = said.get('rank')
       if type(rank) is not int or rank < 1 or self._has_met:
+        return
+      # In a time that tells nothing of the token.
+      if not hmac.compare_digest(str(said.get('token', '')).encode(errors='replace'),
+                                 self._cluster.token.encode(errors='replace')):
+        connection.send(encode(refusal=(
+            f'The {TOKEN} of this process is not that of worker 0: give all workers of a run the '
+            'same, or none.')))
         return
       if rank >= len(self._cluster.addresses):
         connection.send(encode(refusal=(

@@ -20,7 +20,7 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data.digest import digest_examples
 from towers.data.examples import Examples
-from towers.placement.cluster import Cluster, is_loopback
+from towers.placement.cluster import TOKEN, Cluster, is_loopback
 from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
 from towers.training.cluster.agreement import check_alike, find_facts
@@ -28,8 +28,9 @@ from towers.training.cluster.peers import Peers
 from towers.training.faults.run_error import WorkerGone
 from towers.training.stepping.startup import Startup
 
-# Those of TensorFlow's server, of data and of checkpoints; -1 is no limit.
-_OPEN_FILES = 64
+# TensorFlow 1.14, which takes the most, held 15 and 7 for each worker; the rest is for data and
+# checkpoints.
+_OPEN_FILES, _OPEN_FILES_OF_A_WORKER = 48, 8
 _SECONDS_TO_CONNECT = 10.0
 
 
@@ -56,8 +57,11 @@ class Worker:
                        'another in TF_CONFIG on all workers.') from None
     # That of TensorFlow 1.14 complains if the interpreter ends first.
     atexit.register(delattr, self, '_server')
-    if all(map(is_loopback, cluster.addresses)):
+    is_on_one_machine = all(map(is_loopback, cluster.addresses))
+    if is_on_one_machine:
       self._keep_others_away()
+    if cluster.is_chief and not cluster.is_apart:
+      write_line(_describe_reach(is_on_one_machine, bool(cluster.token)))
 
   def _keep_others_away(self):
     try:
@@ -91,6 +95,20 @@ class Worker:
                 'workers build the same.')
 
 
+def _describe_reach(is_on_one_machine, has_token):
+  """Returns who can reach the workers, what they can do there, and what closes it."""
+  if is_on_one_machine:
+    who, fix = 'every user of this machine', (
+        'python -m towers.launch --network=auto closes them, and cuts the run off from downloads '
+        'and trackers')
+  else:
+    who, fix = 'whoever reaches them over the network', (
+        'a firewall or a network policy closes them, as that of deploy/kubernetes.yaml')
+  place = '' if has_token else f", or take a worker's place at the start (without {TOKEN})"
+  return (f"ports: {who} can run any op in the workers, and so read and write this user's files"
+          f'{place}; {fix}')
+
+
 # A server ends with its process alone, so that a later program of the process trains on it.
 _started: List[Worker] = []
 
@@ -100,12 +118,23 @@ def find_started(cluster: Cluster) -> Optional[Worker]:
   return next((worker for worker in _started if worker.cluster == cluster), None)
 
 
-def _check_open_files():
-  """Raises a UsageError where TensorFlow's server would end the process for want of files."""
-  limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-  if 0 <= limit < _OPEN_FILES:
-    raise UsageError(f'A worker needs some {_OPEN_FILES} open files, and this process may have '
-                     f'{limit}: raise the limit, as by ulimit -n 1024.')
+def _allow_open_files(num_workers):
+  """Lets this process have the open files that TensorFlow's server would end it for want of.
+
+  Raises:
+    UsageError: it may not have so many.
+  """
+  need = _OPEN_FILES + _OPEN_FILES_OF_A_WORKER * num_workers
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if not 0 <= soft < need:  # -1 is no limit.
+    return
+  try:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+  except (OSError, ValueError):
+    raise UsageError(
+        f'Each of {num_workers} workers needs up to {need} open files, and this process may have '
+        f'{hard} at most: raise its hard limit, as by ulimit -Hn {need} as root, or nofile in '
+        '/etc/security/limits.conf.') from None
 
 
 @contextlib.contextmanager
@@ -125,7 +154,7 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
   if not cluster.trains_together:
     yield None
     return
-  _check_open_files()
+  _allow_open_files(cluster.num_workers)
   startup.limit_idleness(start_seconds)
   session_config = build_session_config(workers=Workers(cluster.num_workers, cluster.rank),
                                         **session_settings)
