@@ -7,12 +7,13 @@ import time
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import load_keras, tf
 from tests.harness import faults, small
 from tests.update import test_guard
+from towers import training_graph
 from towers.base.usage_error import UsageError
 from towers.graph import writes
+from towers.update import apply
 
 TRAIN = small.random_examples(16)
 POISONED = faults.poison(TRAIN, test_guard.ROW)
@@ -172,7 +173,7 @@ def slowly_read(variable):
 @pytest.mark.parametrize('guard', [False, True])
 def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatch):
   monkeypatch.setattr(
-      towers, 'build_train_op', functools.partial(towers.update.apply.build_train_op, guard=guard))
+      training_graph, 'build_train_op', functools.partial(apply.build_train_op, guard=guard))
 
   def model(batch, is_training, read=slowly_read, update=UPDATES[name]):
     features, labels = batch

@@ -7,13 +7,14 @@ import time
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
+from towers import training_graph
 from towers.placement.replicas import REPLICAS
 from towers.reduce.gradients import ReducedGradients
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
 from towers.training.stepping.not_finite import NotFinite
+from towers.update import apply
 from towers.update.guard import build_is_finite
 
 TRAIN = small.random_examples(16)
@@ -162,9 +163,10 @@ def test_what_fails_only_once_is_done_when_it_is_tried_again():
 def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
   results = []
   for guard in (True, False):
-    monkeypatch.setattr(towers, 'build_train_op',
-                        functools.partial(towers.update.apply.build_train_op, guard=guard))
+    monkeypatch.setattr(training_graph, 'build_train_op',
+                        functools.partial(apply.build_train_op, guard=guard))
     with small.Run(num_towers=3, **settings) as run:
+      assert any(op.name.startswith('apply/guard/') for op in run.graph.get_operations()) == guard
       losses = [run.steps.train() for _ in range(5)]
       results.append((losses, everything(run)))
   assert results[0][0] == results[1][0]
