@@ -74,7 +74,8 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
   history = History(metric=metric, patience=patience)
   with run.graph.as_default():
     keeper = Keeper(run.opened, folder and Checkpoints(
-        str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk, warn=recorder.write), history)
+        str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk, warn=recorder.write,
+        inputs=run.program.feed.inputs), history)
     keeper.begin()
     run.steps.start(run.steps.step)
     outcome = None
