@@ -345,6 +345,16 @@ def test_a_loss_without_gradients_is_refused_and_variables_without_one_are_named
   [line] = [line for line in capsys.readouterr().err.splitlines() if 'gradient' in line]
   assert line == 'WARNING: the loss has no gradient for unused, which stay as they start'
 
+  def moving(batch, is_training):
+    mean = tf.get_variable('moving_mean', [])
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, mean.assign_sub(0.1 * (mean - 1.0)))
+    return model(batch, is_training)
+
+  build(moving)
+  [line] = [line for line in capsys.readouterr().err.splitlines() if 'gradient' in line]
+  assert line == ('WARNING: the loss has no gradient for moving_mean, which updates of the model '
+                  'move: make them with trainable=False')
+
 
 @pytest.mark.parametrize('compiles', [False, True])
 def test_a_keras_model_needs_a_loss(compiles):

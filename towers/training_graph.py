@@ -18,6 +18,7 @@ from towers.base.collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
+from towers.graph.writes import StepWrites, find_step_writes
 from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches, check_alike
 from towers.input.micro_batches import read_accumulate
 from towers.input.pipeline import build_inputs
@@ -177,9 +178,15 @@ class TrainingGraph:
       raise UsageError(f'The loss has no gradient for any of the {len(left)} variables '
                        f'({shorten(left)}): compute it from them by ops that have gradients, so '
                        'not by tf.argmax, tf.round or tf.stop_gradient.')
-    if left:
-      write_line(f'WARNING: the loss has no gradient for {shorten(left)}, which stay as they start',
-                 sys.stderr)
+    writes = find_step_writes([tower.loss], tower.update_ops) if left else StepWrites([], [])
+    written = {variable.name for write in [*writes.early, *writes.late]
+               for variable in write.variables}
+    moved = [name for name in left if name in written]
+    for names, fate in (
+        (moved, 'which updates of the model move: make them with trainable=False'),
+        ([name for name in left if name not in moved], 'which stay as they start')):
+      if names:
+        write_line(f'WARNING: the loss has no gradient for {shorten(names)}, {fate}', sys.stderr)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:
