@@ -11,7 +11,7 @@ from tests.checks.zoo import ZOO
 from tests.checks.zoo.parts import ce, dense
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
-from towers.checks import fed_tower, law
+from towers.checks import fed_towers, law
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.stepping import steps
 
@@ -116,28 +116,65 @@ def test_batch_normalisation_is_not_named_and_what_follows_is(layer, batch_norm,
              for text in named), named
 
 
-@pytest.mark.parametrize('last_batch', ['keep', 'drop'])
-@pytest.mark.parametrize('then', [ce, contrast])
-def test_a_net_whose_layers_fill_memory_is_judged_on_few_rows(then, last_batch, caplog,
-                                                              monkeypatch):
-  monkeypatch.setattr(fed_tower, '_MOST_BYTES', 0)
-  monkeypatch.setattr(fed_tower, '_FEWEST_ROWS', 3)
-  sizes, run = set(), fed_tower.FedTower.run
-  monkeypatch.setattr(fed_tower.FedTower, 'run', lambda self, index, *rest, **shakes: (
-      sizes.add(len(index)), run(self, index, *rest, **shakes))[1])
-  named = judge(lambda batch, is_training: normed_by_kernels(batch, is_training, then), xy(),
-                caplog, last_batch=last_batch)
+def spy(monkeypatch):
+  """Returns a list of the shares that towers are fed with from now on, by tower and their rows."""
+  shares, feed = [], fed_towers.FedTowers._feed
+  monkeypatch.setattr(fed_towers.FedTowers, '_feed', lambda self, share, total: (
+      shares.append((share.tower, len(share.rows))), feed(self, share, total))[1])
+  return shares
+
+
+@pytest.mark.parametrize('then', [ce, pytest.param(contrast, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize('num_towers, batch_size, most', [(2, 32, 9), (8, 96, 12), (8, 24, 12)])
+def test_no_tower_needs_more_rows_than_a_few_or_a_step_has(num_towers, batch_size, most, then,
+                                                           caplog, monkeypatch):
+  shares = spy(monkeypatch)
+  named = judge(lambda batch, is_training: normed_by_kernels(batch, is_training, then),
+                xy(batch_size + 1), caplog, batch_size=batch_size, num_towers=num_towers)
   assert len(named) == (then is contrast)
-  assert sizes <= {3, 6} and 3 in sizes
+  assert max(rows for _, rows in shares) == most
+  assert max(rows for tower, rows in shares if tower) <= 5
 
 
-def test_a_draw_of_as_many_entries_as_there_are_rows_leaves_the_scale_out(caplog, capfd):
+@pytest.mark.parametrize('limits', [{}, dict(last_batch='drop')], ids=['keep', 'drop'])
+def test_a_tower_that_computes_otherwise_is_found(limits, caplog):
+  with tf.Graph().as_default():
+    program = towers.Program(normed, train=xy(23)(), optimizer=sgd(), batch_size=14, num_towers=2,
+                             variables='replicated', batch_norm='sync', device='cpu', **limits)
+    with program.session() as session:
+      rows = program.feed.start(session.tf_session, peeks=True)
+      arguments = dict(num_parts=2, rows=rows, session=session.tf_session)
+      assert not law.find_coupling(program.towers, **arguments)
+      replica = next(variable for variable in program.towers[1].variables
+                     if variable.op.name.endswith('o/w'))
+      replica.load(session.run(replica) * 1.1, session.tf_session)
+      [message] = law.find_coupling(program.towers, **arguments)
+      assert 'tower_0/' in message
+
+
+def test_a_draw_of_as_many_entries_as_there_are_rows_is_no_draw_by_rows(caplog, capfd):
   def model(batch, is_training):
     x = tf.image.random_crop(batch['x'], [tf.shape(batch['y'])[0], 5])  # It draws two zeros.
     return ce(dense(x, 4, 'o'), batch['y'])
 
   assert judge(model, xy(6), caplog, batch_size=4) == []
-  assert 'cannot be called on other rows' in ''.join(capfd.readouterr())
+  assert 'not measured' not in ''.join(capfd.readouterr())
+
+
+@pytest.mark.parametrize('size', [22, pytest.param(28, marks=pytest.mark.nightly)])
+def test_a_draw_that_does_not_go_by_the_place_of_a_row_is_named(size, caplog, monkeypatch):
+  feed = fed_towers.FedTowers._feed
+
+  def at_the_first_place(self, share, total):
+    fed = feed(self, share, total)
+    fed[self.towers[share.tower].batch.place.first] = 0
+    return fed
+
+  assert judge(drawing, xy(size), caplog, batch_norm='sync') == []
+  monkeypatch.setattr(fed_towers.FedTowers, '_feed', at_the_first_place)
+  [message] = judge(drawing, xy(size), caplog, batch_norm='sync')
+  assert 'draws for an example does not follow from its place' in message
+  assert 'tests/checks/test_law.py' in message
 
 
 def counting(batch, is_training):
@@ -164,9 +201,21 @@ def test_what_a_step_keeps_beside_an_update_is_no_part_of_the_model(settings, ca
                                                               4, 'd')))],
     ids=['sum', 'divided twice', 'behind a loop'])
 def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
-  with pytest.raises(towers.UsageError, match='s loss is no mean over the examples.*twice as many'):
+  with pytest.raises(towers.UsageError, match='s loss is no mean over the examples'):
     judge(model, xy(size), caplog)
   judge(model, xy(size), caplog, num_towers=1)
+
+
+def test_a_gradient_that_is_mixed_before_joined_moments_is_named(caplog):
+  @tf.custom_gradient
+  def unit(x):
+    return tf.identity(x), lambda gradient: gradient / (tf.norm(gradient) + 1e-6)
+
+  [message] = judge(lambda batch, is_training: ce(batch_norm(
+      unit(dense(batch['x'], 4, 'd')), is_training, name='norm'), batch['y']), xy(), caplog,
+                    batch_norm='sync')
+  assert message.startswith('The gradient of d/')
+  assert 'norm/Sqrt, in the gradient of tower_0/IdentityN, made in tests' in message
 
 
 def drawing(batch, is_training):
@@ -245,8 +294,8 @@ def on_12_rows(batch, is_training):
 
 
 @pytest.mark.parametrize('limits, model, data, reason', [
-    (dict(_LONG_SECONDS=0.0), ZOO['softmax_over_batch'].model, ZOO['softmax_over_batch'].data,
-     '4 more forward runs'),
+    (dict(_LONG_SECONDS=0.0), ZOO['gradient_reversal'].model, ZOO['gradient_reversal'].data,
+     'more runs of a tower'),
     (dict(_OP_SECONDS=1.0), lambda batch, is_training: tf.reduce_mean(normed(batch, is_training)),
      xy(28), 'calling the model once more'),
     (dict(_OP_SECONDS=1.0), normed, xy(28), None),  # Losses of examples are no mean of a batch.
@@ -263,5 +312,48 @@ def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, 
     monkeypatch.setattr(law, name, limit)
   assert not judge(counted, data, caplog, batch_size=24 if model is on_12_rows else 14)
   told = capsys.readouterr().out
-  assert f'was not measured, since {reason}' in told if reason else 'not measured' not in told
+  assert ('not measured' in told) == (reason is not None) and (reason or '') in told
   assert len(calls) == 2 + (model is on_12_rows)
+
+
+@pytest.mark.parametrize('num_towers', [1, 3])
+def test_a_division_by_the_rows_of_a_padded_batch_is_refused(num_towers, caplog):
+  def model(batch, is_training, divides=True):
+    losses = ce(dense(batch['x'], 4, 'd'), batch['y'])
+    return losses / tf.cast(tf.shape(losses)[0], tf.float32) if divides else losses
+
+  settings = dict(batch_size=8, num_towers=num_towers, last_batch='pad')
+  assert not judge(lambda *batch: model(*batch, divides=False), xy(), caplog, **settings)
+  if num_towers == 1:
+    return
+  with pytest.raises(towers.UsageError, match='is no mean over the examples'):
+    judge(model, xy(), caplog, **settings)
+
+
+def test_rows_that_fill_a_batch_up_and_change_the_loss_are_refused(caplog):
+  def model(batch, is_training):
+    return ce(tf.nn.softmax(dense(batch['x'], 4, 'd'), axis=0), batch['y'])
+
+  with pytest.raises(towers.UsageError, match='depends on them.*first mixed by tower_0/Softmax'):
+    judge(model, xy(), caplog, num_towers=1, last_batch='pad')
+
+
+def test_a_penalty_of_examples_is_named_with_its_fix(caplog):
+  def model(batch, is_training):
+    x = dense(batch['x'], 4, 'd')
+    penalty = 0.01 * tf.reduce_mean(tf.norm(x, axis=1))
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, penalty)
+    return ce(x, batch['y'])
+
+  [message] = judge(model, xy(), caplog)
+  assert 'The penalty tower_0/mul, made in tests' in message and 'return it as a loss' in message
+  assert 'The gradient' not in message
+
+
+def test_a_batch_size_in_the_model_is_told_before_a_smaller_batch_fails(caplog, capsys):
+  def model(batch, is_training):
+    return tf.reduce_mean(ce(tf.reshape(dense(batch['x'], 4, 'd'), [7, 4]), batch['y']))
+
+  judge(model, xy(), caplog)
+  told = capsys.readouterr().out
+  assert 'tower_0/Reshape, made in tests' in told and 'last_batch=drop, carry or pad' in told

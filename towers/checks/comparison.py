@@ -90,6 +90,11 @@ def find_norm(values: Any, others: Any = None) -> float:
   return math.inf if math.isnan(norm) else norm
 
 
+def find_share(ours: Any, expected: Any, least: float) -> float:
+  """Returns by what share of their size, or of `least`, values differ."""
+  return find_norm(ours, expected) / (max(find_norm(ours), find_norm(expected), least) or 1.0)
+
+
 def shake(value: np.ndarray, random: np.random.RandomState) -> np.ndarray:
   """Returns an array with its floats changed in their last bits."""
   if value.dtype.kind != 'f':

@@ -1,22 +1,21 @@
-"""Law 1, measured on the program as it is: whether its parts are sums over their examples.
+"""Law 1, measured on the program as it is stated: what the parts of a step compute adds up.
 
-A step is taken in parts: towers, micro-batches, workers. They equal one if the model is a sum over
-its examples. Then, for batches X1 and X2 of one size whose rows are, taken together, those of X
-twice,
+A step is taken in parts: towers, micro-batches, workers. They equal one if losses, metrics and
+gradients are sums over examples. The live towers are fed (see `fed_towers`) with a few rows, at
+chosen places of the global batch:
 
-  f(X1) + f(X2) = 2 f(X)      f(X in another order) = f(X)      f(X, X) = 2 f(X)
+  size        tower 0, places 0 … 8                =   tower 0, places 0 … 3  +  tower 1, 4 … 8
+  exchange    tower 0, rows A B  +  tower 1, C D   =   tower 0, rows A C  +  tower 1, B D
+              where B and C are at the same places
 
-with f the sums that a tower makes of loss and metrics. The first tower is in the graph already: its
-batch is fed (see `fed_tower`), and nothing else runs, no input, no other tower, no other worker.
+Where exchanges are equal and sizes are not, a sum stands where a mean belongs: that is refused.
+Batches of one static size can only be exchanged: for others the model is called beside.
 
-A penalty or an update is no sum over examples if it depends on the batch at all. What a branch or a
-loop does on other data than these, no single batch tells.
+What a branch or a loop does on other data than these, no few rows tell.
 """
 
-import functools
 import logging
-import time
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -24,28 +23,27 @@ from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
-from towers.checks.comparison import find_norm
-from towers.checks.fed_tower import AS_IS, LAYOUTS, FedTower, LeftOut, take_rows
+from towers.checks.comparison import find_norm, find_share
+from towers.checks.culprit import LEAST, describe_culprit, join_entries
+from towers.checks.fed_towers import FedTowers, LeftOut, Share, Sides
 from towers.graph.source import format_op
 from towers.tower.all_towers import SUMS
-from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
-from towers.tower.forward_pass import Tower
-from towers.tower.losses import sum_returned
+from towers.tower.beside import opened_beside
+from towers.tower.tower import Tower
 
-# The relative differences that rounding makes, of sums and of single values.
-_ROUNDING = {False: (1e-4, 1e-3), True: (1e-2, 5e-2)}
-# What an op computes is compared with no less than this.
-_LEAST = 1e-3
+# The relative differences that rounding makes, of sums, of gradients and of other values.
+_ROUNDING = {False: dict(sum=1e-4, gradient=1e-3, value=1e-3),
+             True: dict(sum=1e-2, gradient=5e-2, value=5e-2)}
+_LEAST_GRADIENT = 1e-2  # Of the largest: gradients may cancel.
 _MOST = 2.0  # The largest share by which two values can differ.
-# What a kind of values is called.
-_NAMES = {'sum': 'The model\'s {}', 'gradient': 'The gradient of {}',
+# What a kind of values is called, in order of what a warning names.
+_NAMES = {'sum': 'The model\'s {}', 'rows': 'The metric {}', 'gradient': 'The gradient of {}',
           'input': 'The input of {}, batch normalisation,'}
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _NOISE_SHARE = 1 / 4  # Of a difference, by which rounding explains it.
-# Rows of which sums are compared with those of twice as many.
-_FEW = 4
+_FEW = 4  # Rows of a tower; more only where draws need them, in blocks of as many numbers.
 _MOST_KEYS = 3  # By which the examples of a scalar loss are sorted.
 # What Python needs to call a model, for each op of its forward pass; and the most that it is worth
 # where only a division by the batch's size could be wrong.
@@ -55,23 +53,26 @@ FIX = ('For batch normalisation use towers.tower.batch_norm_layer.batch_norm wit
        'loss needs of the whole batch is the sum towers.all_sum(tf.reduce_sum(x, 0)), in place '
        'of tf.reduce_sum(x, 0), or its rows towers.all_rows(x), in place of x. Inside of a '
        'model take tf.gradients of values per example or of their sum. A metric that needs the '
-       'whole split, as an IoU does, is a towers.Whole.')
+       'whole split, as an IoU does, is a towers.Whole. Draw numbers with a row for each example.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
 
 
 def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[Any]], *,
-                 num_parts: Optional[int] = None, runs_per_epoch: Optional[int] = None) -> None:
-  """Warns of a model whose loss, metrics, penalties or updates are no sums over examples.
+                 num_parts: Optional[int] = None, num_workers: int = 1,
+                 runs_per_epoch: Optional[int] = None) -> None:
+  """Warns of a model whose loss, metrics, gradients, penalties or updates are no sums over
+  examples.
 
   It is to be called before the first step, once variables have their values. It takes no batch,
   changes no variable and adds no op to the graph (examples/by_hand.py calls it).
 
   Args:
     towers, session: of the program.
-    rows: the first tower's examples, as `Feed.start` returns them; without any nothing is done.
+    rows: the towers' examples, as `Feed.start` returns them; without any nothing is done.
     num_parts: into which a step's global batch is divided: towers, workers, micro-batches.
+    num_workers: of the program.
     runs_per_epoch: forward runs of all towers in an epoch; where the measurement takes longer than
       a share of them and some seconds, a line says that it was left out. None for no limit.
 
@@ -82,7 +83,7 @@ def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[
   if rows is None:
     return
   num_parts = num_parts or len(towers)
-  found = find_coupling(towers[0], session, rows, num_parts=num_parts,
+  found = find_coupling(towers, session, rows, num_parts=num_parts, num_workers=num_workers,
                         runs_per_epoch=runs_per_epoch)
   if towers[0].call_beside is not None:
     towers[0].call_beside.cache_clear()  # Some MB for a deep net.
@@ -102,6 +103,7 @@ def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
         'towers.all_sum and towers.all_rows are those of a micro-batch, of which a step has %d: '
         'without accumulate they are those of the whole batch.', plan.accumulate)
   check_towers(program.towers, session, rows, num_parts=_count_parts(program),
+               num_workers=program.workers.num_workers,
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
 
 
@@ -114,207 +116,250 @@ def _count_parts(program):
   return len(program.towers) * program.plan.accumulate * program.workers.num_workers
 
 
-def find_coupling(tower: Tower, session: Any, rows: Sequence[Any], *, num_parts: int,
-                  runs_per_epoch: Optional[int] = None, moves_state: bool = False) -> List[str]:
-  """Returns a sentence for each part of a tower that depends on other examples of its batch.
+def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *, num_parts: int,
+                  num_workers: int = 1, runs_per_epoch: Optional[int] = None) -> List[str]:
+  """Returns a sentence for each part of a model that depends on other examples of its batch.
 
-  For the arguments, and what is raised, see `check_towers`. Of random ops with a state of their
-  own, it measures nothing unless `moves_state`.
+  For the arguments, and what is raised, see `check_towers`.
   """
-  fed = FedTower(tower, session, rows, moves_state)
-  if not fed.size:
-    return []
-  found: List[str] = []
-  with tower.loss.graph.as_default():
+  with towers[0].loss.graph.as_default():
+    fed = FedTowers(towers, session, rows, num_workers)
+    if not fed.size:
+      return []
     try:
-      if tower.batch.is_padded:
+      if towers[0].batch.is_padded:
         _check_filler(fed)
-      if num_parts > 1 and fed.size > 1:
-        find = functools.partial(_find_mixed, num_parts=num_parts, runs_per_epoch=runs_per_epoch)
-        found += find(fed) if fed.size <= fed.most else _run_beside(fed, fed.most, find)
+      if num_parts > 1:
+        fed.check()
+        return _find_mixed(fed, num_parts, runs_per_epoch)
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
-    except tf.errors.OpError:
-      pass  # The first step tells, with the reason.
-  return found + (_find_dependent(fed) if num_parts > 1 else [])
-
-
-def _find_dependent(fed) -> List[str]:
-  """Returns a sentence on the first penalty and the first write that depend on the batch."""
-  found = [f'The penalty {format_op(penalty.op)} depends on the examples of a batch.'
-           for penalty in fed.tower.penalties if penalty.op in fed.of_batch][:1]
-  return found + [
-      f'The variable {write.variables[0].name} is changed by the examples of a batch, those of '
-      f'each part by themselves ({format_op(write.op)}).' for write in fed.writes
-      if not all(map(is_moving_average, write.variables))][:1]
+    except tf.errors.OpError as error:
+      op = '' if error.op is None else f', in {format_op(error.op)}'
+      write_line(f'Whether {num_parts} parts of a step equal one was not measured, since the model '
+                 f'fails on a few rows of its first batch{op}: {find_reason(error)}. If it holds a '
+                 'batch size as a number, it needs batches of one size: use last_batch=drop, carry '
+                 'or pad.')
+    return _describe_writes(fed.list_writes()) if num_parts > 1 else []
 
 
 def _check_filler(fed) -> None:
-  """Refuses a tower of which rows that only fill its batch up change the loss or an update."""
+  """Refuses towers of which rows that only fill a batch up change the loss or an update."""
   what = 'last_batch=pad fills batches up with rows that must not count.'
-  for write in fed.writes:
-    raise UsageError(f'{what} {format_op(write.op)} is computed from all rows, as batch '
-                     f'normalisation is: {_PAD_FIX}.')
-  index, count = fed.index, max(fed.size // 2, 1)
-  if count == fed.size:
-    return
-
-  def law(values):
-    first, *others = [np.atleast_1d(value)[:count] for value in values]
-    yield [(other, first) for other in others]
-
-  fed.prepare(feeds_moments=False)
-  fillers = [np.where(index < count, index, other)
-             for other in (count - 1, index, fed.size - 1 - index)]
-  times, name, share = _find_gap(
-      law, [fed.run(filler, AS_IS, count) for filler in fillers], fed.is_half)
-  if times > 1:
-    raise UsageError(f'{what} {name} depends on them, by {share:.2g} of itself'
-                     f'{_locate(law, fed, fillers, share)}: {_PAD_FIX}.')
+  for op in (*(write.op for write in fed.writes), *fed.kernels):
+    raise UsageError(f'{what} {format_op(op)} is computed from all rows, as batch normalisation '
+                     f'is: {_PAD_FIX}.')
+  fed.check()
+  index = np.arange(fed.sizes[0])
+  count = max(len(index) // 2, 1)
+  # Two batches, filled up by two kinds of rows in turn.
+  shares = [Share(0, np.where(index < count, real, filler), 0, count)
+            for real in (index, index[::-1]) for filler in (count - 1, index)]
+  sides = Sides(shares[::3], shares[1:3])
+  reference, other = fed.measure(sides)
+  for gap in _find_gaps({key: values[:1] for key, values in reference.items() if key[0] == 'sum'},
+                        {key: values[:1] for key, values in other.items()}, fed.is_half):
+    raise UsageError(f'{what} {_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} '
+                     f'of itself{_locate(fed, sides, [gap])}: {_PAD_FIX}.')
 
 
 def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
-  """Returns a sentence on the sum that differs most, if any does; raises as `_check_scale`."""
-  fed.prepare()
-  index, size, gaps = fed.index, fed.size, []
-  once = fed.run(index, AS_IS)
-  values = once.get(('values', 'loss'))
-  # Examples of small losses in one batch, of large ones in the other; or of small inputs, as 0.
-  keys = [values] if np.shape(values) == index.shape else [index, *fed.list_sums(_MOST_KEYS)]
-  orders = [index, index[::-1], *(half for key in keys for half in np.split(
-      np.repeat(np.argsort(key, kind='stable'), 2), 2))]
-
-  def law(values, layouts=LAYOUTS):
-    x, reverse, *halves = values
-    if len({value.shape for value in values}) == 1:
-      yield [(reverse, x), *((x1 + x2, 2 * x) for x1, x2 in zip(halves[::2], halves[1::2]))]
-      for layout in layouts:
-        yield [(value, take_rows(x, order, size, layout)) for value, order in zip(values, orders)]
-
-  for layout in LAYOUTS if fed.by_row else LAYOUTS[:1]:
-    began = time.monotonic()
-    runs = [once, fed.run(orders[1], layout)]
-    seconds = time.monotonic() - began
-    limit = float('inf') if runs_per_epoch is None else max(
-        _LONG_SECONDS, seconds * runs_per_epoch * _LONG_SHARE)
-    _check_price(f'{len(orders)} more forward runs', (len(orders) + 1) * seconds, limit)
-    runs += [fed.run(order, layout) for order in orders[2:]]
-    gaps.append(_find_gap(functools.partial(law, layouts=[layout]), runs, fed.is_half))
-    if gaps[-1][0] <= 1:
-      _check_scale(fed, once, layout, num_parts, limit)
-      return []
-  times, name, share = min(gaps)
-  _check_rounding(fed, once, times)
-  return [f'{name} depends on other examples of the batch, by {share:.2g} of itself'
-          f'{_locate(law, fed, orders, share)}.']
-
-
-def _find_gap(law, runs, is_half) -> Tuple[float, str, float]:
-  """Returns for what differs most from a law: how many times what rounding explains, its name, and
-  by what share of its size.
-
-  A law yields the ways of keeping it: pairs of a value and what it is then.
-  """
-  of_sums, of_values = _ROUNDING[is_half]
-  # Gradients of one variable may cancel, and values of both signs.
-  gradients = [find_norm(value) for run in runs for (kind, _), value in run.items()
-               if kind == 'gradient']
-  gaps = [(0.0, '', 0.0)]
-  for kind, name in runs[0]:
-    if kind != 'values':
-      least = max(gradients if kind == 'gradient' else [
-          float(np.sum(np.abs(run.get(('values', name), 0.0)))) for run in runs])
-      share = _find_share(law, [run[kind, name] for run in runs], least)
-      gaps.append((share / (of_sums if kind == 'sum' else of_values),
-                   _NAMES[kind].format(name), share))
-  return max(gaps)
-
-
-def _find_share(law, values, least) -> float:
-  """Returns by what share of their size, or of `least`, values break a law."""
-  if not np.isfinite(values[0]).all():
-    return 0.0
-
-  def differ(ours, expected):
-    # Infinite if the same rows in other company are more, or not finite.
-    return find_norm(ours, expected) / (max(find_norm(ours), find_norm(expected), least) or 1.0)
-
-  return min([_MOST, *(max(differ(*pair) for pair in pairs) for pairs in law(values))])
-
-
-def _locate(law, fed, orders, share) -> str:
-  """Describes the first op whose values break a law, which sums break by a share."""
-  most = min(_ROUNDING[fed.is_half][1], share / 2)
-  return fed.locate(orders, lambda values: _find_share(law, values, _LEAST) <= most)
-
-
-def _check_scale(fed, once, layout, num_parts, limit) -> None:
-  """Refuses sums that do not double with the examples."""
-  def double(few):
-    few.prepare()
-    return [[few.run(np.concatenate([few.index] * times), way) for times in (1, 2)]
-            for way in (LAYOUTS[:2] if layout == AS_IS else [layout])]  # As it is, it lacks rows.
-
-  if fed.is_open:
-    try:
-      pairs = [[once, fed.run(np.concatenate([fed.index] * 2), layout)]]
-    except Exception as error:  # What is drawn may have as many entries as there are rows.
-      raise _leave_out(error) from error
-  else:
-    seconds = len(fed.ops) * _OP_SECONDS
-    if seconds > _SHORT_SECONDS and all(('values', name) in once for name in fed.tower.sums):
-      return
-    _check_price('calling the model once more', seconds, limit)
-    pairs = _run_beside(fed, _FEW, double)
-  times, name, share = min(_find_gap(lambda values: [[(values[1], 2 * values[0])]], [
-      {key: value for key, value in run.items() if key[0] in ('sum', 'values')}
-      for run in pair], fed.is_half) for pair in pairs)
-  if times > 1:
-    _check_rounding(fed, once, times)
-    raise UsageError(
-        f'{name} is no mean over the examples of a batch: over twice as many examples its sum is '
-        f'not twice as large, but differs by {share:.2g} of it. So the update of a step in '
-        f'{num_parts} parts (towers x micro-batches x workers) would not equal that of one. '
-        f'{_SCALE_FIX}')
-
-
-def _check_rounding(fed, once, times) -> None:
-  """Raises LeftOut where the last bits of the same batch make about as large a difference."""
-  shaken = fed.run(fed.index, AS_IS, shakes=True)
-  if _find_gap(lambda values: [[values]], [once, shaken], fed.is_half)[0] > _NOISE_SHARE * times:
-    raise LeftOut('rounding decides in this model')
-
-
-def _run_beside(fed, num_rows, measure) -> Any:
-  """Returns what `measure` returns for a fed tower like another, of few rows, in another graph."""
-  config = tf.ConfigProto(device_count={'GPU': 0})
-  config.graph_options.rewrite_options.disable_meta_optimizer = True  # For a few small runs.
+  """Returns a sentence on what differs most, if anything does; refuses what a size decides."""
+  if fed.sizes[0] is None:
+    return _judge_size(fed, num_parts, runs_per_epoch)
+  sides, gaps = _try_out(fed, _exchange(fed), runs_per_epoch)
+  if gaps:
+    return _describe(fed, sides, gaps)
+  seconds = len(fed.forward) * _OP_SECONDS
+  is_by_example = all(value.op.type == 'Sum' for value in fed.towers[0].sums.values())
+  if is_by_example and seconds > _SHORT_SECONDS:
+    return []
+  _check_price(fed, 'calling the model once more', seconds, runs_per_epoch)
   few = None
   try:
-    graph, batch, returned = fed.tower.call_beside()
-    with graph.as_default(), tf.Session(config=config) as session:
-      sums = sum_returned(returned, batch)
-      session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
-                   tf.tables_initializer()])
-      tower = fed.tower._replace(batch=batch, loss=sums.values['loss'], sums=sums.values,
-                                 weights=sums.weights, gradients=[], update_ops=[])
-      size = min(fed.size, num_rows)
-      few = FedTower(tower, session, [*(row[:size] for row in fed.rows), size], moves_state=True)
-      return measure(few)
+    with opened_beside(fed.towers[0]) as (tower, session):
+      # Sums over all towers are here as they are where there are others.
+      few = FedTowers([tower], session, [[*fed.pool, fed.size]], num_workers=2)
+      return _judge_size(few, num_parts, runs_per_epoch) or _describe_writes(few.list_writes())
   except Exception as error:  # A model may hold a row for each example, or layers of this graph.
     if few and isinstance(error, (LeftOut, UsageError)):
       raise
-    raise _leave_out(error) from error
+    if is_by_example:
+      return []
+    raise LeftOut('the model cannot be called on other rows, in a graph of their own: '
+                  f'{find_reason(error)}') from error
 
 
-def _leave_out(error) -> LeftOut:
-  return LeftOut('the model cannot be called on other rows, in a graph of their own: '
-                 f'{find_reason(error)}')
+def _judge_size(fed, num_parts, runs_per_epoch) -> List[str]:
+  sides, gaps = _try_out(fed, _divide(fed), runs_per_epoch)
+  found = _describe(fed, sides, gaps) if gaps else []
+  if gaps and gaps[0].kind == 'sum' and not any(
+      gap.kind == 'sum' for gap in _try_out(fed, _exchange(fed), runs_per_epoch)[1]):
+    raise UsageError(
+        f'{_NAMES["sum"].format(gaps[0].name)} is no mean over the examples of a batch: over all '
+        f'examples of some parts it is not the sum of theirs, but differs by {gaps[0].share:.2g} '
+        f'of it. So the update of a step in {num_parts} parts (towers x micro-batches x workers) '
+        f'would not equal that of one. {_SCALE_FIX}')
+  return found
 
 
-def _check_price(what, seconds, limit) -> None:
+def _divide(fed) -> Sides:
+  """Returns all rows on one tower, and divided among all towers; of one, in other parts of two.
+
+  They are a few, or what a tower has memory for in a step; many towers take one or two each.
+  """
+  num_towers, unit = len(fed.towers), fed.unit
+  num_parts = max(num_towers, 2)
+  room = max(fed.size // num_towers, 2 * _FEW + 1) // num_parts
+  least = max(min(room, fed.size // num_parts, _FEW), 1) if unit == 1 else unit
+  counts = [least + (number % 2 if unit == 1 else number == num_parts - 1)
+            for number in range(num_parts)]
+  ends = np.cumsum([0, *counts])
+  # One tower has its penalties in each part.
+  of_one = [0, ends[-1]] if num_towers > 1 else [0, ends[-1] - 1, ends[-1]]
+  return Sides(*([Share(number % num_towers if side is ends else 0, np.arange(*pair), int(pair[0]),
+                        int(pair[1] - pair[0]))
+                  for number, pair in enumerate(zip(side, side[1:]))] for side in (of_one, ends)))
+
+
+def _exchange(fed) -> Sides:
+  """Returns towers with rows of their own beside others, and these exchanged.
+
+  Every other tower begins later, so that it has among its first rows what it exchanges.
+  """
+  num_towers, unit = len(fed.towers), fed.unit
+  num_shares = max(num_towers, 2)
+  sizes = [size or max(_FEW, 2 * unit) for size in fed.sizes * (num_shares // num_towers)]
+  least, ends = min(sizes), np.cumsum([0, *sizes])
+  shift = unit * max(1, least // (2 * unit))
+  # Where none can begin later, they exchange the later half.
+  begin, shift = (shift, shift) if shift < least else (least // 2, 0)
+  rows = [np.arange(*pair) for pair in zip(ends, ends[1:])]
+  if num_towers == 1:  # It may have the same rows in both.
+    rows[1] = np.roll(rows[1], begin - shift)
+  firsts = [shift * (number % 2) for number in range(num_shares)]
+  parts = [slice(begin - first, least - first) for first in firsts]
+  exchanged = [of_tower.copy() for of_tower in rows]
+  for number, part in enumerate(parts):
+    exchanged[number][part] = rows[number - 1][parts[number - 1]]
+  return Sides(*([Share(number % num_towers, of_tower, firsts[number], len(of_tower))
+                  for number, of_tower in enumerate(side)] for side in (rows, exchanged)))
+
+
+class Gap(NamedTuple):
+  """What differs between two sides: by how many times what rounding explains, by what share."""
+  times: float
+  kind: str
+  name: str
+  share: float
+
+
+def _try_out(fed, sides, runs_per_epoch) -> Tuple[Sides, List[Gap]]:
+  """Returns the sides, and what differs between them: of rows as they come, or in another order."""
+  orders, noise = [np.arange(fed.size)], 0.0
+  for number, order in enumerate(orders):
+    fed.order = order
+    reference, other = fed.measure(sides)
+    gaps = _find_gaps(reference, other, fed.is_half)
+    if gaps:
+      shaken, _ = fed.measure(sides, shakes=True)
+      noises = {gap[1:3]: gap.times for gap in _find_gaps(reference, shaken, fed.is_half, least=0)}
+      noise = max(noises.values())
+      gaps = [gap for gap in gaps if noises.get(gap[1:3], 0.0) <= _NOISE_SHARE * gap.times]
+    if gaps:
+      return sides, gaps
+    if number == 0:
+      orders += _sort(fed, sides, reference)
+      num_runs = (len(orders) - 1) * (len(sides.reference) + len(sides.other))
+      _check_price(fed, f'{num_runs} more runs of a tower', num_runs * fed.seconds, runs_per_epoch)
+  if noise:
+    raise LeftOut('rounding decides in this model')
+  return sides, []
+
+
+def _sort(fed, sides, reference) -> List[np.ndarray]:
+  """Returns orders in which examples of small losses come first, and so are in one part, those of
+  large ones in another; or of small inputs, as 0."""
+  rows, first = np.unique(np.concatenate([share.rows for share in sides.reference]) % fed.size,
+                          return_index=True)
+  losses = reference.get(('losses', 'loss'), [])
+  if [np.shape(values) for values in losses] == [share.rows.shape for share in sides.reference]:
+    keys = [np.concatenate(losses)[first]]
+  else:
+    numeric = [value for value in fed.pool if value.size and value.dtype.kind in 'biuf']
+    keys = [value.reshape([len(value), -1]).sum(1)[rows]
+            for value in sorted(numeric, key=np.size)[:_MOST_KEYS]]
+  return [np.resize(rows[np.argsort(key, kind='stable')], fed.size) for key in keys]
+
+
+def _check_price(fed, what, seconds, runs_per_epoch) -> None:
   """Raises LeftOut where something takes longer than it may."""
+  limit = float('inf') if runs_per_epoch is None else max(
+      _LONG_SECONDS, fed.seconds * runs_per_epoch * _LONG_SHARE)
   if seconds > limit:
     raise LeftOut(f'{what} would take {seconds:.1f} s, more than {limit:.1f} s, the larger of '
-                  f'{_LONG_SECONDS:g} s and a twentieth of an epoch\'s forward runs')
+                  f'{_LONG_SECONDS:g} s and a twentieth of an epoch\'s runs')
+
+
+def _find_gaps(reference, other, is_half, least=1.0) -> List[Gap]:
+  """Returns what differs by more than `least` times what rounding explains, as a warning names it:
+  what the model returns before others, and the largest first."""
+  pairs = {key: _join(key[0], values, other.get(key, [])) for key, values in reference.items()
+           if key[0] not in ('losses', 'returned')}
+  floors = {'sum': 0.0, 'gradient': _LEAST_GRADIENT * max(
+      [find_norm(ours) for (kind, _), (ours, _) in pairs.items() if kind == 'gradient'] or [0.0])}
+  gaps, kinds, limits = [], list(_NAMES), _ROUNDING[is_half]
+  for (kind, name), (ours, theirs) in pairs.items():
+    if np.isfinite(ours).all():
+      share = min(find_share(theirs, ours, floors.get(kind, LEAST)), _MOST)
+      gaps.append(Gap(share / limits.get(kind, limits['value']), kind, name, share))
+  return sorted((gap for gap in gaps if gap.times > least), key=lambda gap: (
+      kinds.index(gap.kind) if gap.kind in kinds else len(kinds), -gap.times))
+
+
+def _join(kind, ours, theirs) -> List[np.ndarray]:
+  """Returns what both sides come to, which is the same if all is right."""
+  if kind in ('penalty', 'update'):  # In each share.
+    return [np.asarray([ours[0]] * len(theirs), np.float64), np.asarray(theirs, np.float64)]
+  if kind not in ('sum', 'gradient'):
+    return [join_entries(ours), join_entries(theirs)]
+  if not hasattr(ours[0], 'indices'):
+    return [np.sum(np.asarray(values, np.float64), 0) for values in (ours, theirs)]
+  rows = np.unique(np.concatenate([value.indices for value in ours + theirs]))
+  totals = [np.zeros([len(rows), *ours[0].values.shape[1:]]) for _ in (ours, theirs)]
+  for total, values in zip(totals, (ours, theirs)):
+    for value in values:
+      np.add.at(total, np.searchsorted(rows, value.indices), value.values)
+  return totals
+
+
+def _describe(fed, sides, gaps) -> List[str]:
+  """Returns sentences on what differs first of what is mixed, on a penalty and on an update."""
+  first: Dict[str, Gap] = {}
+  for gap in gaps:
+    first.setdefault(gap.kind, gap)
+  found, penalty, update = [], first.pop('penalty', None), first.pop('update', None)
+  for kind, gap in list(first.items())[:1]:
+    if kind != 'gradient' or penalty is None:  # Of which the gradient is a part.
+      found.append(f'{_NAMES[kind].format(gap.name)} depends on other examples of the batch, by '
+                   f'{gap.share:.2g} of itself'
+                   f'{_locate(fed, sides, [gap for gap in gaps if gap.kind == kind])}.')
+  if penalty is not None:
+    op = fed.graph.get_operation_by_name(penalty.name)
+    found.append(f'The penalty {format_op(op)}, depends on the examples of a batch: return it as a '
+                 'loss beside the others, with a value for each example.')
+  return found + _describe_writes(write for write in fed.writes if update is not None
+                                  and write.op.name == update.name)
+
+
+def _describe_writes(writes) -> List[str]:
+  return [f'The variable {write.variables[0].name} is changed by the examples of a batch, those of '
+          f'each part by themselves ({format_op(write.op)}).' for write in writes][:1]
+
+
+def _locate(fed, sides, gaps) -> str:
+  """Describes the first op that makes them differ."""
+  results = fed.list_results(0)
+  return describe_culprit(fed, sides, [results[gap[1:3]] for gap in gaps],
+                          min(_ROUNDING[fed.is_half]['value'], gaps[0].share / 2))

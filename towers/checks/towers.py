@@ -199,12 +199,11 @@ def _compare(one, noisy, several) -> List[Difference]:
 def _judge(trial, steps, num_towers) -> List[str]:
   """Returns what the law says of tower 0's batches, of the first for which it says anything."""
   with trial.open() as session:
-    for step in steps if num_towers > 1 else ():
+    for step in steps if num_towers > 1 and not trial.stateful_draws else ():
       trial.start_from(session, step)
-      rows = [np.asarray(values[0]) for (kind, _), values in step.items() if kind == INPUT]
+      rows = list(zip(*(values for (kind, _), values in step.items() if kind == INPUT)))
       try:
-        found = find_coupling(trial.program.towers[0], session, rows, num_parts=num_towers,
-                              moves_state=True)
+        found = find_coupling(trial.program.towers, session, rows, num_parts=num_towers)
       except UsageError as error:
         return [str(error)]
       if found:

@@ -48,7 +48,8 @@ class Feed(NamedTuple):
     return [] if self.stage is None else self.stage.put_ops
 
   def start(self, session: Any, *, step: int = 0, plan: Optional[Plan] = None,
-            peeks: bool = False, other: Optional['Feed'] = None) -> Optional[List[Any]]:
+            peeks: bool = False, other: Optional['Feed'] = None
+            ) -> Optional[List[List[Any]]]:
     """Starts the iterators at `step` and fills the staging areas; changes no variable.
 
     The `plan` is that of a run that has resumed, None of one that has not. The `other` split, as
@@ -56,12 +57,12 @@ class Feed(NamedTuple):
     large graph.
 
     Returns:
-      with `peeks` the values of the first tower's first batch, which it is still to take, in the
-      order of `Batch.flatten`; else None.
+      with `peeks` the values of each tower's first batch, which it is still to take, in the order
+      of `Batch.flatten`; else None.
     """
-    first = self.templates[0].flatten() if peeks else []
-    fetched = [value for value in first if tf.is_tensor(value)]
-    known = first[len(fetched):]  # A number of examples that is static.
+    # A number of examples may be static.
+    first = [batch.flatten() for batch in self.templates] if peeks else []
+    fetched = [[value for value in flat if tf.is_tensor(value)] for flat in first]
     rows: List[Any] = []
     feeds = [self] if other is None else [self, other]
     stages = [feed.stage for feed in feeds if feed.stage is not None]
@@ -75,7 +76,7 @@ class Feed(NamedTuple):
     elif peeks:
       rows = session.run(fetched)
       session.run(*starts)
-    return rows + known if peeks else None
+    return [values + flat[len(values):] for values, flat in zip(rows, first)] if peeks else None
 
 
 def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:

@@ -13,7 +13,7 @@ all towers share.
 
 import hashlib
 import re
-from typing import Any, Dict, Iterable, List, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from towers.graph.walk import walk_called
 _SEED_INPUTS = ('seed', 'key', 'counter')
 # Ops that draw by a seed that they take.
 _STATELESS = re.compile('Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
-_CUTS = ('Slice', 'StridedSlice', 'Reshape')
 # By the type of an op, whether it has seeds of its own.
 _SEEDED: Dict[str, bool] = {}
 # Ops of tf.random.Generator.
@@ -142,14 +141,24 @@ def find_draws(ops: Iterable[Operation]) -> List[Operation]:
           and any(output.consumers() for output in op.outputs)]
 
 
-def find_numbers(op: Operation) -> List[Tensor]:
-  """Returns what an op draws; of a stateless one, cut to the rows of its tower."""
-  if is_random(op):
-    return list(op.outputs)
-  [tensor] = op.outputs
-  while [reader.type for reader in tensor.consumers()] in [[cut] for cut in _CUTS]:
-    tensor = tensor.consumers()[0].outputs[0]
-  return [tensor]
+def find_drawn(value: Tensor) -> Optional[Operation]:
+  """Returns the op of a model whose random numbers, and those of no other op, make up a value."""
+  pending, seen, drawn = [value], set(), None
+  while pending:
+    tensor = pending.pop()
+    op = tensor.op
+    if op in seen or tensor.dtype.is_integer or op.type == 'Const':
+      continue
+    seen.add(op)
+    if _STATELESS.match(op.type) or is_random(op):
+      drawn = op
+    elif not op.inputs:
+      return None
+    else:
+      pending += op.inputs
+  if drawn is None or '_stateless/' not in drawn.name:
+    return drawn
+  return drawn.graph.get_operation_by_name(drawn.name.split('_stateless/')[0])  # Whose twin it is.
 
 
 def _find_seed_inputs(op):

@@ -34,8 +34,10 @@ SUMS = 'towers/all_sums'
 # What each tower has put into them, in the same order.
 OWN_SUMS = 'towers/own_sums'
 SUM_GRADIENTS = 'towers/all_sum_gradients'
-# Of each tower's rows among all.
-PLACES = 'towers/places'
+# Where in the global batch each tower's rows stand.
+SLOTS = 'towers/slots'
+# Whether each tower has a part in the sums.
+TAKES_PART = 'towers/takes_part'
 
 
 class Part(NamedTuple):
@@ -148,7 +150,9 @@ def _find_order(part):
   place = part.batch.place
   with tf.device(HOST):
     count = tf.cast(part.batch.num_examples, tf.int64)
-    part.slots.append(place.first - place.begin + place.stride * tf.range(count))
+    slots = place.first - place.begin + place.stride * tf.range(count)
+    part.slots.append(slots)
+    tf.add_to_collection(SLOTS, slots)
     filled = _join(_put_into_slots(tf.ones([count]), part), 'filled')
     return tf.where(filled > 0)[:, 0]
 
@@ -160,7 +164,6 @@ def _find_places(x, part):
               tf.searchsorted(part.order[0], part.slots[0]))
     places = tf.pad(places, [[0, tf.shape(x)[0] - tf.shape(places)[0]]])
     places.set_shape(x.shape[:1])
-  tf.add_to_collection(PLACES, places)
   return places
 
 
@@ -218,6 +221,7 @@ def join_sums(towers: Sequence[Tower], *, workers: Workers = ALONE) -> None:
   # The gradient of no examples may be NaN, so it is left out like the sums.
   with tf.device(HOST):
     weights = [(None, tf.greater(count, 0)) for count in counts]
+  tf.get_collection_ref(TAKES_PART).extend(takes_part for _, takes_part in weights)
   # Gradients are of a worker's mean loss; only the all-reduce weights them by its examples.
   examples = None
   if workers.num_workers > 1 and not all(isinstance(count, int) for count in counts):

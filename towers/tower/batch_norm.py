@@ -13,12 +13,12 @@ With several workers, `mean` and `sync` span the towers of all workers. `first` 
 first tower; before each validation the chief broadcasts its averages (see `workers`).
 """
 
-from typing import List, Sequence, Union
+from typing import Dict, Iterable, List, Sequence, Set, Union
 
-from tensorflow_v1 import Operation, Variable, tf
+from tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
-from towers.graph.writes import find_step_writes
+from towers.graph.writes import Write, find_step_writes
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tower.all_towers import add_up, match_towers
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
@@ -83,6 +83,24 @@ def _check(kind, tower):
 def is_moving_average(variable: Union[Variable, Operation]) -> bool:
   """Returns whether a variable is a moment that batch normalisation keeps, by its name."""
   return 'moving_' in getattr(variable, 'op', variable).name.split('/')[-1]
+
+
+def find_moments(writes: Iterable[Write], of_batch: Set[Operation], of_loss: Set[Operation]
+                 ) -> List[Tensor]:
+  """Returns the moments that both the loss and writes of moving averages take from the batch, but
+  for those of fused kernels; `of_batch` depends on it, and the loss on `of_loss`."""
+  found: Dict[Tensor, None] = {}
+  # From an update back to what the loss takes too it is not far.
+  apart, shared = of_batch - of_loss, of_batch & of_loss
+  for write in writes:
+    [variable, *_] = write.variables
+    size = tf.TensorShape(variable.get_attr('shape')).num_elements()
+    updating = find_needed([write.op], within=apart) if is_moving_average(variable) else ()
+    found.update((tensor, None) for op in updating for tensor in op.inputs
+                 if tensor.op in shared and tensor.shape.num_elements() == size
+                 and not tensor.op.type.startswith('FusedBatchNorm')
+                 and not shared.isdisjoint(tensor.consumers()))
+  return list(found)
 
 
 def _find_frozen(averages, loss) -> List[Variable]:

@@ -82,10 +82,12 @@ class Beside(NamedTuple):
     graph: that holds nothing else.
     batch: that it is called on, placeholders.
     returned: by it.
+    draws: what its random ops are to depend on, as those of the tower do; the step is 0.
   """
   graph: Any
   batch: Batch
   returned: Any
+  draws: Draws
 
 
 def call_beside(call: ModelCall, batch: Batch, *, scope: str, rows: Any = None, other: Any = None
@@ -111,8 +113,11 @@ def call_beside(call: ModelCall, batch: Batch, *, scope: str, rows: Any = None, 
                                for size in tensor.shape.as_list()[1:])],
         'beside/batch'), batch.tensors), tf.placeholder(tf.int32, [], 'beside/num_examples'))
     ours = ours._replace(place=build_places([ours])[0])
+    with tf.device(HOST):
+      step = tf.constant(0, tf.int64)
     try:
       with joining(ours, num_towers=2, joins_norms=call.joins_norms), tf.name_scope(scope):
-        return Beside(graph, ours, beside.compute(ours.tensors, index=0, scope=scope))
+        return Beside(graph, ours, beside.compute(ours.tensors, index=0, scope=scope),
+                      call.draws._replace(read_step=lambda: step))
     finally:
       getattr(owner, '__dict__', {}).update(kept)

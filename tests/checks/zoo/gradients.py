@@ -2,8 +2,10 @@
 
 import numpy as np
 
+import towers
 from tensorflow_v1 import tf
 from tests.checks.zoo.parts import IM, SEQ, XY, by_rows, case, ce, conv, dense, update
+from towers.tower.batch_norm_layer import batch_norm
 
 
 @tf.custom_gradient
@@ -25,6 +27,41 @@ def _unit(x):
 @case('coupled', XY)
 def gradient_normalised_inside(b, is_training):
   return ce(_unit(dense(b['x'], 4, 'd')), b['y'])
+
+
+@case('coupled', XY)
+def gradient_of_a_mean_that_stands_still(b, is_training):
+  h = dense(b['x'], 4, 'd')
+  mean = tf.reduce_mean(h, 0, keepdims=True)
+  return ce(h + tf.stop_gradient(mean) - mean, b['y'])
+
+
+@case('coupled', XY)
+def gradient_scaled_by_the_norm(b, is_training):
+  h = dense(b['x'], 4, 'd')
+  scaled = h / (tf.norm(h) + 1e-6)
+  return ce(scaled + tf.stop_gradient(h - scaled), b['y'])
+
+
+tf.RegisterGradient('ZooUnit')(lambda op, g: g / (tf.norm(g) + 1e-6))
+
+
+@case('coupled', XY)
+def gradient_overridden(b, is_training):
+  with tf.get_default_graph().gradient_override_map({'Identity': 'ZooUnit'}):
+    return ce(tf.identity(dense(b['x'], 4, 'd')), b['y'])
+
+
+@case('coupled', XY)
+def gradient_normalised_beside_all_sum(b, is_training):
+  losses = ce(_unit(dense(b['x'], 4, 'd')), b['y'])
+  return losses * towers.all_sum(tf.cast(tf.shape(losses)[0], tf.float32)) / 14
+
+
+@case('coupled', XY)
+def gradient_normalised_after_a_kernel(b, is_training):
+  images = tf.reshape(dense(b['x'], 4, 'd'), [-1, 1, 2, 2])
+  return ce(_unit(tf.reshape(batch_norm(images, is_training, name='norm'), [-1, 4])), b['y'])
 
 
 def critic(x):
