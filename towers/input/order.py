@@ -16,7 +16,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import plain_data_options, private_session, tf
+from tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
 from towers.base.output import write_line
 from towers.base.splitmix import as_int64
 from towers.base.usage_error import UsageError
@@ -207,7 +207,7 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
         return
 
   def read_all():
-    with private_session(graph) as session, contextlib.suppress(tf.errors.OpError):
+    with private_session(graph) as session, contextlib.suppress(*RUN_ERRORS):
       session.run(tables)
       for other in (beside, ahead, ahead):
         if not found and time.monotonic() < ends_at:
