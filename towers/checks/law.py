@@ -265,7 +265,7 @@ def _try_out(fed, sides, runs_per_epoch) -> Tuple[Sides, List[Gap]]:
     if gaps:
       shaken, _ = fed.measure(sides, shakes=True)
       noises = {gap[1:3]: gap.times for gap in _find_gaps(reference, shaken, fed.is_half, least=0)}
-      noise = max(noises.values())
+      noise = max(noises.values(), default=0.0)
       gaps = [gap for gap in gaps if noises.get(gap[1:3], 0.0) <= _NOISE_SHARE * gap.times]
     if gaps:
       return sides, gaps
