@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorflow_v1 import Tensor, tf
 from towers.checks.comparison import find_share
-from towers.checks.fed_towers import FedTowers, Sides
+from towers.checks.fed_towers import FedTowers, LeftOut, Sides
 from towers.graph.source import format_op
 from towers.graph.walk import find_dead, find_needed
 from towers.placement.randomness import find_drawn
@@ -111,5 +111,5 @@ def _has_peers(fed: FedTowers, tensor: Tensor) -> bool:
   """Returns whether every tower has a tensor like one of the first."""
   try:
     return all(fed.find_peer(tensor, index) is not None for index in range(len(fed.towers)))
-  except KeyError:
+  except LeftOut:
     return False

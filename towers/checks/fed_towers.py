@@ -167,13 +167,13 @@ class FedTowers:
     return [] if written.intersection(needed) or find_dead(needed) else values[-1:]
 
   def find_peer(self, tensor: Tensor, index: int) -> Tensor:
-    """Returns another tower's tensor like one of the first; raises KeyError if it has none."""
+    """Returns another tower's tensor like one of the first; raises LeftOut if it has none."""
     scope, own = self.towers[index].scope, tensor.name[len(self.scope):]
     # Gradients repeat the tower's scope; those of a clone leave it out, where they can.
     for inner in (scope, '', self.scope):
       with contextlib.suppress(KeyError):
         return self.graph.get_tensor_by_name(scope + own.replace(self.scope, inner))
-    raise KeyError(tensor.name)
+    raise LeftOut(f'tower {index} has no tensor like {tensor.name}')
 
   def measure(self, sides: Sides, shakes: bool = False) -> Tuple[Values, Values]:
     """Returns what both sides compute; with `shakes`, of rows that change in their last bits."""
