@@ -3,14 +3,14 @@
   python main.py --input_mode=split --num_gpus=8
   python main.py --help
 
-The same as `python -m towers`: `towers/command_line.py` reads the flags and chooses the job,
-`towers/training/jobs.py` has the jobs, and `towers/training_graph.py` is the straight line.
+The same as `python -m towers`: `towers/cli/command_line.py` reads the flags and chooses the job,
+`towers/cli/jobs.py` has the jobs, and `towers/training_graph.py` is the straight line.
 """
 
 import sys
 
 try:
-  from towers.command_line import main
+  from towers.cli.command_line import main
 except ModuleNotFoundError as missing:
   if __name__ != '__main__' or missing.name not in ('absl', 'numpy'):
     raise

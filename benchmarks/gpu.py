@@ -26,7 +26,7 @@ from benchmarks.harness.flags import at_least, one_of, path_to_write, several
 from benchmarks.harness.machine import describe_machine, write_figures
 from benchmarks.harness.task import NETS, NUM_CLASSES, Task
 from towers.base.usage_error import UsageError
-from towers.training.settings.config import Config
+from towers.settings.config import Config
 from towers_tools.trials.timed_trial import run_trial
 
 # As TensorFlow is shipped; ours sets 1.

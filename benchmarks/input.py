@@ -170,7 +170,7 @@ class Turn(NamedTuple):
 def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, seconds: float) -> str:
   """Measures one combination and the bare pipeline; returns a line of the table."""
   from benchmarks.harness.program import open_program
-  from towers.training.settings.config import Config
+  from towers.settings.config import Config
 
   batch_size = BATCH_SIZE if kind == 'tfrecord' else CIFAR_BATCH_SIZE
   with contextlib.ExitStack() as opened:

@@ -79,7 +79,7 @@ def _start_towers(opened, model, num_towers, build):
   """Returns a function that takes a step of main.py's program, and the session."""
   from benchmarks.harness.program import open_program
   from towers import data
-  from towers.training.settings.config import Config
+  from towers.settings.config import Config
 
   settings = {'sgd': dict(optimizer='sgd', schedule='constant', validation='none'),
               'reuse': dict(tower_build='reuse')}

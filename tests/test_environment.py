@@ -244,7 +244,7 @@ def test_only_one_folder_imports_tensorflow():
   # The benchmark's MultiWorkerMirroredStrategy of TensorFlow 2 needs eager mode; the audit of
   # devices asks TensorFlow which kernels it has; models of others use what TensorFlow itself has.
   importers -= {'benchmarks/harness/worker_steps.py', 'tests/harness/device_audit.py',
-                'tests/checks/zoo/parts.py', 'tests/placement/test_gpu_memory.py'}
+                'tests/coupling/zoo/parts.py', 'tests/placement/test_gpu_memory.py'}
   assert {os.path.dirname(path) for path in importers} == {'tensorflow_v1'}
 
 

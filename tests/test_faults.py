@@ -16,13 +16,13 @@ import pytest
 
 from tests import ROOT
 from towers.base.usage_error import UsageError
+from towers.checkpoint.history import HISTORY, History
 from towers.data.bad_records import BadRecords
 from towers.data.formats.tfrecord import load_index, write_record
 from towers.data.records import check_damage
 from towers.placement.cluster import read_cluster
+from towers.settings.timetable import build_interval, parse_trace_steps
 from towers.training.fitting import ROOM, recall_accumulate
-from towers.training.saving.history import HISTORY, History
-from towers.training.settings.timetable import build_interval, parse_trace_steps
 from towers_data.image_folder import find_image_files
 from towers_data.tfrecord_folder import read_description
 from towers_tools.evaluator import EVALUATIONS, Evaluations

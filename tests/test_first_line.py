@@ -293,7 +293,7 @@ LAUNCH = ['-m', 'towers.launch', '--workers=2', '--restarts=3', '--', sys.execut
                               'bug'])
 def test_a_script_that_catches_no_error_ends_as_main_does(start, line, code, words, tmp_path):
   script = tmp_path / 'script.py'
-  script.write_text('import sys\nimport towers\nfrom towers.training.faults.signals import '
+  script.write_text('import sys\nimport towers\nfrom towers.process.signals import '
                     'Interrupted\nassert sys.excepthook is sys.__excepthook__\n\n' + line)
   done = subprocess.run([sys.executable, *start, str(script)], cwd=str(tmp_path),
                         env=clean_environment(PYTHONPATH=ROOT), stdout=subprocess.PIPE,

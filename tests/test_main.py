@@ -145,7 +145,7 @@ def test_mistakes_end_with_code_2_one_message_and_no_stack_trace(flags, words):
 def test_help_mistakes_and_paths_on_another_file_system_need_no_tensorflow(tmp_path):
   code = ('import sys\n'
           'import main\n'
-          'from towers.settings import SETTINGS, Path\n'
+          'from towers.settings.table import SETTINGS, Path\n'
           'assert main.main(["main.py", "--batch_size=0"]) == 2\n'
           'assert main.main(["main.py", "--help"]) == 0\n'
           'names = [name for name, setting in SETTINGS.items() if setting.kind is Path]\n'

@@ -11,7 +11,7 @@ from tests import ROOT
 from tests.harness.processes import output_of, run_python
 from towers import annexes
 from towers.annexes import ANNEXES
-from towers.command_line import main
+from towers.cli.command_line import main
 
 # Modules that a user's own folder may hold; the library must import none of them.
 USERS_OWN = ['data.py', 'launch.py', 'cores.py', 'garbage.py', 'main.py', 'usage_error.py',
@@ -106,7 +106,7 @@ def test_a_users_own_modules_stay_theirs(python, tmp_path):
   (tmp_path / 'staging.py').write_text('MINE = 9\n')
   (tmp_path / 'job.py').write_text(
       'import data, models, staging, towers\n'
-      'from towers.command_line import main\n'
+      'from towers.cli.command_line import main\n'
       f'assert main(["job.py"] + {PLAIN_RUN!r}) == 0\n'
       'assert (data.MINE, models.MINE, staging.MINE) == (7, 8, 9)\n')
   done = python('job.py')

@@ -12,7 +12,7 @@ from tensorflow_v1 import tf
 from tests import ROOT
 from tests.harness import faults, small
 from tests.harness.loaded_process import run_loaded
-from towers.training.faults.run_error import RunError
+from towers.process.run_error import RunError
 
 
 def build(**settings):

@@ -20,10 +20,10 @@ _PUBLIC = {
     'Every': 'towers.update.groups',
     'Examples': 'towers.data.examples',
     'KerasModel': 'towers.models.keras_model',
-    'OutOfMemory': 'towers.training.faults.run_error',
+    'OutOfMemory': 'towers.process.run_error',
     'Program': 'towers.program',
-    'RunError': 'towers.training.faults.run_error',
-    'Session': 'towers.session',
+    'RunError': 'towers.process.run_error',
+    'Session': 'towers.session.session',
     'UsageError': 'towers.base.usage_error',
     'Weighted': 'towers.tower.losses',
     'Whole': 'towers.whole',
@@ -31,13 +31,13 @@ _PUBLIC = {
     'all_sum': 'towers.tower.all_towers',
     'augmented': 'towers.data.augmented',
     'check': 'towers.checks.towers',
-    'evaluate': 'towers.forward',
-    'export': 'towers.serving',
+    'evaluate': 'towers.session.forward',
+    'export': 'towers.session.serving',
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
     'from_tfrecords': 'towers.data.records',
     'init_from': 'towers.warm_start.matching',
-    'main': 'towers.script',
+    'main': 'towers.cli.script',
     'padded': 'towers.data.padding',
     'train': 'towers.training.train',
 }
@@ -76,21 +76,21 @@ __all__ = list(_PUBLIC)
 if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.base.usage_error import UsageError
   from towers.checks.towers import check
+  from towers.cli.script import main
   from towers.data.arrays import from_arrays
   from towers.data.augmented import augmented
   from towers.data.datasets import from_dataset
   from towers.data.examples import DataSet, Examples
   from towers.data.padding import padded
   from towers.data.records import from_tfrecords
-  from towers.forward import evaluate
   from towers.models.keras_model import KerasModel
+  from towers.process.run_error import OutOfMemory, RunError
   from towers.program import Program
-  from towers.script import main
-  from towers.serving import export
-  from towers.session import Session
+  from towers.session.forward import evaluate
+  from towers.session.serving import export
+  from towers.session.session import Session
   from towers.tower.all_towers import all_rows, all_sum
   from towers.tower.losses import Weighted
-  from towers.training.faults.run_error import OutOfMemory, RunError
   from towers.training.reporting.progress import Callback
   from towers.training.train import train
   from towers.update.groups import Every

@@ -3,7 +3,7 @@
 import sys
 
 try:
-  from towers.command_line import main
+  from towers.cli.command_line import main
 except KeyboardInterrupt:  # While it loads.
   sys.exit(130)
 

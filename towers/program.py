@@ -2,12 +2,12 @@
 
 from typing import Callable, Mapping, Optional, Sequence, Union
 
-from towers.arguments import check_examples, check_model, check_optimizer, with_known_names
 from towers.data.examples import Examples
 from towers.input.order import check_rereading
 from towers.input.plan import Plan
 from towers.placement.workers import Workers
-from towers.session import Session
+from towers.session.session import Session
+from towers.settings.arguments import check_examples, check_model, check_optimizer, with_known_names
 from towers.tower.model_call import Model
 from towers.training_graph import TrainingGraph
 from towers.update.groups import Optimizers, Rate

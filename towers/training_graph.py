@@ -40,7 +40,7 @@ from towers.placement.workers import Workers
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
 from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
-from towers.settings import arguments_of
+from towers.settings.table import arguments_of
 from towers.tower.model_call import Model
 from towers.tower.precision import build_precision
 from towers.tower.towers import build_towers

@@ -36,5 +36,5 @@ PARTS: Dict[str, Callable[[], None]] = {
 
 if __name__ == '__main__':
   PARTS[sys.argv.pop(1)]()
-  from towers.command_line import main
+  from towers.cli.command_line import main
   sys.exit(main(sys.argv))

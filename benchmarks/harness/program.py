@@ -7,14 +7,14 @@ import time
 from typing import Any, Iterator
 
 from towers.placement.cluster import ALONE, Cluster
-from towers.settings import common_to_workers
+from towers.settings.table import common_to_workers
 
 
 @contextlib.contextmanager
 def _open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
   """Yields the worker of this process, which joins the others, or None in a cluster of one."""
-  from towers.training.cluster.worker import join_workers
-  from towers.training.stepping.startup import Startup
+  from towers.process.startup import Startup
+  from towers.workers.worker import join_workers
 
   with Startup(time.monotonic(), stream=sys.stderr) as startup, join_workers(
       cluster, common_to_workers(vars(config)), startup=startup,
@@ -38,8 +38,8 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   import models
   import towers
   from tensorflow_v1 import tf
-  from towers.training.build import build_configured
-  from towers.training.stepping.startup import Startup
+  from towers.cli.build import build_configured
+  from towers.process.startup import Startup
 
   kind = 'gpu' if config.device == 'gpu' else 'cpu'
   devices = towers.build_devices(num_towers, kind)

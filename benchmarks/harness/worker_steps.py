@@ -108,7 +108,7 @@ def run_towers(turns: Turns, net: str, batch_size: int) -> None:
   """Takes steps of main.py's program: server, staging, guard, input wait and watch of peers."""
   from benchmarks.harness.program import open_program
   from towers.placement.cluster import read_cluster
-  from towers.training.settings.config import Config
+  from towers.settings.config import Config
 
   cluster = read_cluster(os.environ)
   config = Config(model='linear', batch_size=batch_size * len(cluster.addresses),

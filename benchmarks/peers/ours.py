@@ -6,7 +6,7 @@ import tempfile
 from typing import Any
 
 from benchmarks.harness.task import LEARNING_RATE, MOMENTUM, Task
-from towers.training.settings.config import Config
+from towers.settings.config import Config
 
 _ENDLESS = 10 ** 9
 # As often as TensorFlow's own sessions save by default.
@@ -25,12 +25,12 @@ def run_towers(turns: Any, task: Task) -> None:
   """Takes steps in main.py's loop, with progress, signals and checkpoints; without validation."""
   from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
-  from towers.training.faults.signals import Signals
+  from towers.checkpoint.checkpoints import Checkpoints
+  from towers.process.signals import Signals
+  from towers.settings.timetable import build_timetable
   from towers.training.keeper import Keeper
   from towers.training.loop import Loop
   from towers.training.reporting.progress import Progress
-  from towers.training.saving.checkpoints import Checkpoints
-  from towers.training.settings.timetable import build_timetable
 
   config = build_config(task)
   with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(

@@ -6,8 +6,8 @@ from typing import Callable, Dict, List, Optional
 
 from tests.harness import faults
 from towers.base.files import PREFIX
-from towers.training.saving.files import find_checkpoints
-from towers.training.saving.history import HISTORY
+from towers.checkpoint.files import find_checkpoints
+from towers.checkpoint.history import HISTORY
 
 _STATE = 'checkpoint'
 _NAMES = {HISTORY: HISTORY, _STATE: 'state file'}

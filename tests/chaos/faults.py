@@ -11,9 +11,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tu
 
 from tests.chaos.disk import Disk
 from tests.chaos.team import Lost, Team
-from towers.training.faults.run_error import RunError, WorkerGone
-from towers.training.faults.signals import exit_code
-from towers.training.saving.files import find_checkpoints, path_of
+from towers.checkpoint.files import find_checkpoints, path_of
+from towers.process.run_error import RunError, WorkerGone
+from towers.process.signals import exit_code
 
 _CANNOT_CONTINUE = RunError.exit_code
 _GONE = WorkerGone.exit_code

@@ -26,12 +26,12 @@ import main
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers import data, models
+from towers.checkpoint.checkpoints import Checkpoints
 from towers.data import DataSet
 from towers.input import pipeline
 from towers.placement.cluster import read_cluster
+from towers.session.steps import Steps
 from towers.training.reporting.progress import Progress
-from towers.training.saving.checkpoints import Checkpoints
-from towers.training.stepping.steps import Steps
 
 NUM_TRAIN, NUM_VALIDATION = 53, 31
 FIRST_VALIDATION = 1001

@@ -11,11 +11,11 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.checks.zoo import ZOO, sequences
+from tests.coupling.zoo import ZOO, sequences
 from tests.harness import small, suspects
 from towers.base.usage_error import UsageError
-from towers.checks.comparison import AGREES, DIFFERS, INCONCLUSIVE, compare
 from towers.checks.trial import Trial
+from towers.coupling.comparison import AGREES, DIFFERS, INCONCLUSIVE, compare
 
 IS_1 = tf.__version__.startswith('1.')
 nightly = pytest.mark.nightly

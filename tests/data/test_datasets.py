@@ -7,7 +7,7 @@ from tensorflow_v1 import tf
 from tests.data.test_records import take
 from tests.harness import small, taking
 from towers.base.usage_error import UsageError
-from towers.training.faults.run_error import RunError
+from towers.process.run_error import RunError
 
 
 def ids(num):

@@ -11,8 +11,8 @@ from tensorflow_v1 import tf
 from tests import ROOT
 from tests.gpu import test_gpu
 from tests.gpu.small_program import build_program
+from towers.cli.flags import parse_flags
 from towers.placement import devices
-from towers.training.settings.flags import parse_flags
 
 
 @pytest.mark.nightly(but=[

@@ -17,9 +17,9 @@ import main
 from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers import data, models
+from towers.checkpoint.checkpoints import Checkpoints
 from towers.data import DataSet
-from towers.training.saving.checkpoints import Checkpoints
-from towers.training.stepping.steps import Steps
+from towers.session.steps import Steps
 
 ROW = 5
 FLAGS = ['--data=synthetic', '--device=cpu', '--noshuffle', '--batch_size=4',

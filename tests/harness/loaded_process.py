@@ -20,7 +20,7 @@ import threading
 from tests import ROOT
 
 _context = multiprocessing.get_context('forkserver')
-_context.set_forkserver_preload(['towers.command_line', 'tests.harness.faulty_run'])
+_context.set_forkserver_preload(['towers.cli.command_line', 'tests.harness.faulty_run'])
 
 
 class LoadedProcess:

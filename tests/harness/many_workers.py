@@ -27,8 +27,8 @@ import threading
 import time
 
 from towers.placement.cluster import Cluster
-from towers.training.cluster import peers as peers_module
-from towers.training.cluster.peers import Peers
+from towers.workers import peers as peers_module
+from towers.workers.peers import Peers
 from towers_launch.ports import find_free_ports
 
 _OF_A_PROCESS = 256

@@ -10,11 +10,11 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from towers.cli.build import build_configured
 from towers.data import DataSet
 from towers.input.fill import fill_empty
-from towers.training.build import build_configured
-from towers.training.settings.config import Config
-from towers.training.stepping.startup import Startup
+from towers.process.startup import Startup
+from towers.settings.config import Config
 
 MODES = ('split', 'next', 'shard')
 TOWERS = (1, 2, 3, 4, 8)

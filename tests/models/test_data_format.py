@@ -13,8 +13,8 @@ from models import nasnet
 from tensorflow_v1 import tf
 from tests.models.test_models import PUBLISHED
 from towers.base.usage_error import UsageError
-from towers.command_line import main
-from towers.training.settings.config import Config
+from towers.cli.command_line import main
+from towers.settings.config import Config
 
 # With whether to train: a deep net that normalises a few positions of three images makes much of
 # rounding.

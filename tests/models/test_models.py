@@ -9,10 +9,10 @@ from models import nasnet
 from tensorflow_v1 import tf
 from tests.harness.small import nightly_but
 from towers.base.usage_error import UsageError
+from towers.cli.build import build_configured
 from towers.data import load_synthetic
-from towers.training.build import build_configured
-from towers.training.settings.config import Config
-from towers.training.stepping.steps import Steps
+from towers.session.steps import Steps
+from towers.settings.config import Config
 
 # (images, classes, weights that gradients train, others). Counts are those of papers or other
 # programs, see the modules, and so are the classes; where convolutions have the same weights for

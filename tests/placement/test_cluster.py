@@ -7,7 +7,7 @@ import pytest
 
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import listen, read_cluster
-from towers.training.settings.config import Config
+from towers.settings.config import Config
 
 TWO = ['a:1', 'b:2']
 FIRST, SECOND = [dict(type='worker', index=index) for index in range(2)]

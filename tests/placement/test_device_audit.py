@@ -15,12 +15,12 @@ from models import nasnet, resnet
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.device_audit import DeviceAudit
+from towers.cli.build import build_configured
 from towers.data.synthetic import load_synthetic
 from towers.graph.walk import find_needed
 from towers.placement import devices
 from towers.placement.host import HOST
-from towers.training.build import build_configured
-from towers.training.settings.config import Config
+from towers.settings.config import Config
 
 CASES = {
     'small': dict(model='convnet', num_gpus=2),

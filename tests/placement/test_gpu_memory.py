@@ -7,11 +7,11 @@ import pytest
 import towers
 from tensorflow_v1 import set_gpu_memory, tf
 from towers.base.usage_error import UsageError
-from towers.command_line import main
+from towers.cli.command_line import main
 from towers.placement import devices
 from towers.placement.collectives import choose_collective
 from towers.placement.gpu_memory import GpuMemory
-from towers.training.settings.config import Config
+from towers.settings.config import Config
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_eager_mode_is_asked_before_it_makes_its_devices(asked_for, expected, mo
 
 @pytest.mark.parametrize('tf32', ['on', 'off'])
 def test_tf32_is_what_the_flag_says(tf32, monkeypatch):
-  from towers.training import jobs
+  from towers.cli import jobs
   allowed = []
   monkeypatch.setattr('tensorflow_v1.use_tf32', allowed.append)
   jobs._build_devices(Config(tf32=tf32, device='cpu'))

@@ -15,7 +15,7 @@ from tests.tower import test_batch_norm
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
-from towers.training.faults.run_error import RunError
+from towers.process.run_error import RunError
 
 
 def assert_same_replicas(run):

@@ -11,10 +11,10 @@ from tests.tower.test_batch_norm import averages
 from tests.tower.test_batch_norm import model as batch_norm_model
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
+from towers.process.run_error import RunError
 from towers.reduce.all_reduce import VOTES
-from towers.training.faults.run_error import RunError
+from towers.session.not_finite import NotFinite
 from towers.training.reporting.describe import describe_run
-from towers.training.stepping.not_finite import NotFinite
 
 STEPS = 7
 

@@ -5,7 +5,7 @@ import pytest
 from tensorflow_v1 import Call, CountedSession, ServerSession, load_keras, tf
 from tests.harness.in_process_cluster import find_ports
 from towers.placement.cluster import Cluster
-from towers.training.cluster.worker import Worker
+from towers.workers.worker import Worker
 
 # What TensorFlow 2.21 has said after 28,068 steps.
 TWICE = ('The same RunGraph (Worker) request was received twice.  graph_handle: "0000000000000009" '

@@ -10,13 +10,13 @@ import pytest
 import models
 import towers
 from tensorflow_v1 import tf
-from tests.checks.zoo import ZOO
-from tests.checks.zoo.parts import XY
+from tests.coupling.zoo import ZOO
+from tests.coupling.zoo.parts import XY
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
+from towers.session import steps
 from towers.tower.batch_norm_layer import batch_norm
-from towers.training.stepping import steps
 
 IS_1 = tf.__version__.startswith('1.')
 NUM_STEPS = 3

@@ -11,8 +11,8 @@ from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.placement.replicas import REPLICAS
+from towers.session.not_finite import NotFinite
 from towers.training.reporting.describe import describe_precision
-from towers.training.stepping.not_finite import NotFinite
 
 NUM_STEPS = 4
 TRAIN = small.random_examples(16)

@@ -12,7 +12,7 @@ from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.test_towers_equal_one import weighted
 from towers.base.usage_error import UsageError
-from towers.training.stepping.not_finite import NotFinite
+from towers.session.not_finite import NotFinite
 
 NUM_STEPS = 6
 TRAIN = small.random_examples(17)

@@ -11,7 +11,7 @@ import towers
 from main import main
 from tensorflow_v1 import tf
 from tests.harness import small
-from towers.training.saving.files import list_steps
+from towers.checkpoint.files import list_steps
 
 STEPS = 12
 PLACES = [dict(), dict(validation_tower=True, num_towers=3),

@@ -22,10 +22,10 @@ from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import find_fitting, find_more
 from towers.input.plan import Plan, build_plan
-from towers.training.faults.signals import Interrupted
+from towers.process.signals import Interrupted
+from towers.session.out_of_memory import has_changed_nothing, is_out_of_memory
+from towers.session.steps import Steps
 from towers.training.fitting import recall_most, remember_most, take_in_more
-from towers.training.stepping.out_of_memory import has_changed_nothing, is_out_of_memory
-from towers.training.stepping.steps import Steps
 
 NUM_STEPS, BATCH = 7, 12
 

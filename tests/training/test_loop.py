@@ -15,17 +15,17 @@ import pytest
 from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
+from towers.checkpoint.checkpoints import Checkpoints
+from towers.checkpoint.history import MOST_ROLLBACKS, History
 from towers.data import BadRecords
+from towers.process.run_error import RunError
+from towers.process.signals import Interrupted
+from towers.session.not_finite import NotFinite, Retried
+from towers.settings.timetable import Interval, Timetable
 from towers.training.bad_steps import MOST_SKIPPED_IN_A_ROW
-from towers.training.faults.run_error import RunError
-from towers.training.faults.signals import Interrupted
 from towers.training.keeper import Keeper
 from towers.training.loop import Loop
 from towers.training.run import watch_records
-from towers.training.saving.checkpoints import Checkpoints
-from towers.training.saving.history import MOST_ROLLBACKS, History
-from towers.training.settings.timetable import Interval, Timetable
-from towers.training.stepping.not_finite import NotFinite, Retried
 
 Run = functools.partial(small.Run, validates=True, num_towers=1)
 

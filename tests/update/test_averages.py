@@ -7,8 +7,8 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.checkpoint.test_shapes import restore, save
 from tests.harness import small
-from tests.training.saving.test_shapes import restore, save
 from tests.update.test_guard import assert_unchanged as assert_equal
 from tests.update.test_guard import normed
 from towers.base.usage_error import UsageError

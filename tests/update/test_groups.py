@@ -10,9 +10,9 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.cli.flags import parse_flags
 from towers.placement.patterns import parse_pairs
-from towers.training.faults.run_error import RunError
-from towers.training.settings.flags import parse_flags
+from towers.process.run_error import RunError
 from towers.update.groups import build_groups
 
 NUM_STEPS = 5

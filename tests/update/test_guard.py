@@ -12,8 +12,8 @@ from tests.harness import faults, small
 from towers import training_graph
 from towers.placement.replicas import REPLICAS
 from towers.reduce.gradients import ReducedGradients
+from towers.session.not_finite import NotFinite
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
-from towers.training.stepping.not_finite import NotFinite
 from towers.update import apply
 from towers.update.guard import build_is_finite
 

@@ -6,8 +6,8 @@ that differs, in the order of the data flow.
 
 from typing import Optional, Sequence, Tuple
 
-from towers.checks.comparison import same_bits
 from towers.checks.trial import END, GRADIENT, INPUT, LOSS, OP, START, Step, Trial
+from towers.coupling.comparison import same_bits
 from towers.graph.source import find_line
 
 _NAMES = {LOSS: 'the loss of step {}', GRADIENT: 'the gradient of the variable {1} in step {0}',

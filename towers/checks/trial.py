@@ -16,9 +16,9 @@ from towers.graph.walk import find_dead, find_needed
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.randomness import find_draws, is_random
 from towers.placement.workers import ALONE
+from towers.process.startup import Startup
 from towers.program import Program
 from towers.tower.model_call import Model
-from towers.training.stepping.startup import Startup
 from towers.warm_start.warm_start import load_values
 
 _LEARNING_RATE = 0.01

@@ -3,11 +3,11 @@
 from typing import Any, List
 
 from tensorflow_v1 import uses_persistent_batch_norm
-from towers.session import Session
-from towers.training.faults.run_error import RunError
+from towers.checkpoint.history import MOST_ROLLBACKS
+from towers.process.run_error import RunError
+from towers.session.not_finite import Retried
+from towers.session.session import Session
 from towers.training.keeper import Keeper
-from towers.training.saving.history import MOST_ROLLBACKS
-from towers.training.stepping.not_finite import Retried
 
 # Stop after this many consecutive non-finite steps.
 MOST_SKIPPED_IN_A_ROW = 10

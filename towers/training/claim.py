@@ -2,10 +2,10 @@
 
 from typing import ContextManager
 
+from towers.checkpoint.lock import lock_folder
 from towers.placement.cluster import Cluster, listen
-from towers.training.saving.lock import lock_folder
-from towers.training.settings.config import Config
-from towers.training.settings.outputs import check_outputs
+from towers.settings.config import Config
+from towers.settings.outputs import check_outputs
 
 
 def claim(config: Config, cluster: Cluster, *, listens: bool = True) -> ContextManager[None]:

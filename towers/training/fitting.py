@@ -15,9 +15,9 @@ from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import find_fitting
-from towers.training.cluster.worker import Worker
-from towers.training.faults.run_error import OutOfMemory, RunError, StartAgain
+from towers.process.run_error import OutOfMemory, RunError, StartAgain
 from towers.training_graph import TrainingGraph
+from towers.workers.worker import Worker
 
 # {"checksum": 1234567, "examples_per_tower": 512}, and not the number of micro-batches: a resumed
 # run may have another number of towers or workers, and each of them then another share.

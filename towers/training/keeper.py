@@ -8,10 +8,10 @@ from tensorflow_v1 import tf
 from towers.base.files import write_whole
 from towers.base.output import write_line
 from towers.base.reason import is_about_room
-from towers.session import Session
-from towers.training.faults.run_error import RunError
-from towers.training.saving.checkpoints import Checkpoints, Snapshot, take_snapshot
-from towers.training.saving.history import HISTORY, History
+from towers.checkpoint.checkpoints import Checkpoints, Snapshot, take_snapshot
+from towers.checkpoint.history import HISTORY, History
+from towers.process.run_error import RunError
+from towers.session.session import Session
 from towers.warm_start.warm_start import load_values
 
 

@@ -10,12 +10,12 @@ import signal
 import time
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from towers.session import Session
+from towers.process.signals import Interrupted, Signals
+from towers.session.session import Session
+from towers.session.validation_pass import ValidationPass
+from towers.settings.timetable import Timetable
 from towers.training.bad_steps import BadSteps
-from towers.training.faults.signals import Interrupted, Signals
 from towers.training.keeper import Keeper
-from towers.training.settings.timetable import Timetable
-from towers.training.stepping.validation_pass import ValidationPass
 
 
 class LoopEnd(NamedTuple):

@@ -15,6 +15,8 @@ from towers.annexes import load as load_annex
 from towers.base.best_metric import parse_best_metric
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
+from towers.checkpoint.checkpoints import Checkpoints
+from towers.checkpoint.history import History
 from towers.data import BadRecords
 from towers.data.examples import Examples
 from towers.input.micro_batches import AUTO
@@ -22,12 +24,15 @@ from towers.placement.cluster import read_cluster
 from towers.placement.counters import get_examples_seen
 from towers.placement.devices import Devices
 from towers.placement.variables import choose_placement
-from towers.session import Session
-from towers.settings import common_to_workers
+from towers.process.run_error import OutOfMemory
+from towers.process.signals import Signals
+from towers.process.startup import Startup
+from towers.session.out_of_memory import has_changed_nothing
+from towers.session.session import Session
+from towers.settings.config import Config
+from towers.settings.table import common_to_workers
+from towers.settings.timetable import Timetable, build_timetable
 from towers.training.callbacks import Callbacks
-from towers.training.cluster.worker import Worker, join_workers
-from towers.training.faults.run_error import OutOfMemory
-from towers.training.faults.signals import Signals
 from towers.training.fitting import recall_accumulate, take_in_more
 from towers.training.keeper import Keeper, Standing
 from towers.training.loop import Loop
@@ -36,13 +41,8 @@ from towers.training.reporting.kept import build_callbacks
 from towers.training.reporting.progress import Callback, Progress
 from towers.training.reporting.result import advise, build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
-from towers.training.saving.checkpoints import Checkpoints
-from towers.training.saving.history import History
-from towers.training.settings.config import Config
-from towers.training.settings.timetable import Timetable, build_timetable
-from towers.training.stepping.out_of_memory import has_changed_nothing
-from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
+from towers.workers.worker import Worker, join_workers
 
 
 class Run:

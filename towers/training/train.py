@@ -5,17 +5,17 @@ import os
 import time
 from typing import Any, Dict, Iterable, Iterator, Optional
 
-from towers.arguments import with_known_names
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import read_cluster
+from towers.process.signals import Signals
+from towers.process.startup import Startup
+from towers.settings.arguments import with_known_names
+from towers.settings.config import Config
 from towers.training.callbacks import AnyCallback, read_callbacks
 from towers.training.claim import claim
-from towers.training.cluster.worker import find_started
-from towers.training.faults.signals import Signals
 from towers.training.run import Run
-from towers.training.settings.config import Config
-from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
+from towers.workers.worker import find_started
 
 
 @with_known_names('run')

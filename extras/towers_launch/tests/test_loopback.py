@@ -13,7 +13,7 @@ import pytest
 from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import find_ports
 from towers.placement.cluster import Cluster, Token, is_loopback
-from towers.training.cluster.worker import Worker
+from towers.workers.worker import Worker
 from towers_launch import loopback
 
 SO_GET_FILTER = 26

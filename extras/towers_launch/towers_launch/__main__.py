@@ -28,7 +28,7 @@ from typing import Optional, Sequence
 
 from towers.base.output import open_closed_streams
 from towers.base.usage_error import UsageError
-from towers.training.faults.signals import exit_code
+from towers.process.signals import exit_code
 from towers_launch.children import Children, say
 from towers_launch.members import EVALUATOR, Member, plan_members
 from towers_launch.network import CHOICES, OPEN, choose_network

@@ -14,7 +14,7 @@ import time
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, TextIO
 
 from towers.base.output import write_bytes
-from towers.training.faults.signals import exit_code
+from towers.process.signals import exit_code
 
 _READ_BYTES = 1 << 16
 # More than a pipe holds: one read takes all that an ended process left.

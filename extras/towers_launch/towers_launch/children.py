@@ -13,7 +13,7 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence
 
 from towers.base.output import write_line
-from towers.training.faults.signals import find_handled
+from towers.process.signals import find_handled
 from towers_launch.child_process import ChildProcess, Output
 
 _ORPHANS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'orphans.py')

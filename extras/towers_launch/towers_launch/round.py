@@ -16,8 +16,8 @@ from typing import List, NamedTuple, Optional, Sequence
 from towers.base.default_signals import HANDLED
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import ELASTIC, TOKEN
-from towers.training.faults.run_error import StartAgain, WorkerGone
-from towers.training.faults.signals import exit_code
+from towers.process.run_error import StartAgain, WorkerGone
+from towers.process.signals import exit_code
 from towers_launch.child_process import ChildProcess
 from towers_launch.children import Children, say
 from towers_launch.members import Member

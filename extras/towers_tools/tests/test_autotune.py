@@ -10,9 +10,9 @@ import pytest
 from tests import ROOT
 from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
+from towers.cli.flags import parse_flags
 from towers.placement.cluster import Cluster
-from towers.training.settings.config import Config
-from towers.training.settings.flags import parse_flags
+from towers.settings.config import Config
 from towers_tools.trials import autotune
 from towers_tools.trials import fingerprint as fingerprints
 from towers_tools.trials.autotune import list_alternatives, list_fusions, tune

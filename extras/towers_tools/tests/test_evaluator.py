@@ -8,8 +8,8 @@ import main
 from tensorflow_v1 import tf
 from tests.harness import faults
 from towers.base.json_files import seal
-from towers.training.saving.files import list_steps
-from towers.training.saving.history import HISTORY, History
+from towers.checkpoint.files import list_steps
+from towers.checkpoint.history import HISTORY, History
 from towers_tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 
 FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',

@@ -14,10 +14,10 @@ from tests.harness.in_process_cluster import find_ports
 from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import ALONE, Cluster
-from towers.training.cluster.agreement import check_alike
-from towers.training.cluster.peers import Peers
-from towers.training.faults.run_error import RunError, WorkerGone
-from towers.training.settings.config import Config
+from towers.process.run_error import RunError, WorkerGone
+from towers.settings.config import Config
+from towers.workers.agreement import check_alike
+from towers.workers.peers import Peers
 from towers_tools.trials import autotune
 from towers_tools.trials.autotune import TrialRow, Tuned
 from towers_tools.trials.exchange import Exchange

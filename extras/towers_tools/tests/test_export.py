@@ -15,10 +15,10 @@ from tensorflow_v1 import tf
 from tests import ROOT
 from tests.harness import faults
 from towers import data, models
-from towers.serving import classify
+from towers.checkpoint.weights import find_best
+from towers.process.run_error import RunError
+from towers.session.serving import classify
 from towers.tower.batch_norm_layer import batch_norm
-from towers.training.faults.run_error import RunError
-from towers.training.saving.weights import find_best
 from towers_tools.serving.export import write_best
 
 QUICK = ['--device=cpu', '--batch_size=250', '--optimizer=adam', '--learning_rate=0.1',

@@ -10,7 +10,7 @@ from tests.harness import capped_run
 from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
 from towers.placement.devices import Devices
-from towers.training.settings.config import Config
+from towers.settings.config import Config
 from towers_tools.free_memory import find_free_memory
 from towers_tools.trials import find_batch as tool
 from towers_tools.trials.find_batch import find_batch, search

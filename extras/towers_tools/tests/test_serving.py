@@ -8,8 +8,8 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
-from towers.command_line import main as command_line
-from towers.training.settings.config import Config
+from towers.cli.command_line import main as command_line
+from towers.settings.config import Config
 from towers_tools.serving.export import open_checkpoint, open_export
 from towers_tools.serving.model import build_serving
 from towers_tools.trials.fingerprint import fingerprint

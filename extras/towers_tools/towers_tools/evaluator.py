@@ -17,15 +17,15 @@ from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
+from towers.checkpoint.files import list_steps, open_reader, path_of
+from towers.checkpoint.history import History
+from towers.checkpoint.restore import restore
 from towers.input.order import read_point
 from towers.placement.counters import get_examples_seen
-from towers.session import Session
-from towers.training.saving.files import list_steps, open_reader, path_of
-from towers.training.saving.history import History
-from towers.training.saving.restore import restore
-from towers.training.settings.config import Config
-from towers.training.stepping.startup import Startup
-from towers.training.stepping.validation_pass import format_means
+from towers.process.startup import Startup
+from towers.session.session import Session
+from towers.session.validation_pass import format_means
+from towers.settings.config import Config
 from towers.training_graph import TrainingGraph
 from towers.whole import find_numbers
 

@@ -19,8 +19,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 from tensorflow_v1 import tf
 from towers.base.files import write_whole
 from towers.base.output import write_line
+from towers.session.steps import Steps
 from towers.training.reporting.progress import Callback
-from towers.training.stepping.steps import Steps
 
 # In the order in which a batch passes them; then come the towers.
 _LANES = ['session.run', 'input', 'staging']

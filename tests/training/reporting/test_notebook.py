@@ -12,7 +12,7 @@ import towers
 from tests import ROOT
 from tests.test_docs import python_blocks
 from tests.training.reporting.test_progress import run
-from towers.training.faults.signals import Interrupted
+from towers.process.signals import Interrupted
 
 [CELL] = python_blocks(os.path.join('docs', 'notebooks.md'))
 MAIN = 'import towers; towers.main()'

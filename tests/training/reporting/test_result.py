@@ -7,7 +7,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from towers.training.faults.run_error import RunError
+from towers.process.run_error import RunError
 from towers.training.reporting.result import advise, write_result
 
 

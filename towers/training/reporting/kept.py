@@ -6,15 +6,15 @@ from typing import Any, List, Mapping, Optional, Tuple
 
 from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
+from towers.checkpoint.history import History
+from towers.process.startup import Startup
+from towers.session.steps import Steps
+from towers.settings.config import Config
+from towers.settings.timetable import build_interval, parse_trace_steps
 from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
 from towers.training.reporting.progress import Callback, Progress
 from towers.training.reporting.summaries import Summaries, format_settings
 from towers.training.reporting.writer import Writer
-from towers.training.saving.history import History
-from towers.training.settings.config import Config
-from towers.training.settings.timetable import build_interval, parse_trace_steps
-from towers.training.stepping.startup import Startup
-from towers.training.stepping.steps import Steps
 
 
 def build_callbacks(config: Config, settings: Mapping[str, Any], description: str, *, steps: Steps,

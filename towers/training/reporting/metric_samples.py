@@ -11,10 +11,10 @@ Only these steps compute the gradient norm, and nothing is fetched between two s
 import math
 from typing import Callable, Dict, Optional, Sequence
 
+from towers.session.calls import Update
+from towers.session.steps import Steps
+from towers.settings.timetable import Interval
 from towers.training.reporting.progress import Callback, Pace
-from towers.training.settings.timetable import Interval
-from towers.training.stepping.calls import Update
-from towers.training.stepping.steps import Steps
 from towers.whole import find_numbers
 
 

@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Te
 
 from towers.base.output import is_notebook, write
 from towers.input.plan import Plan
-from towers.training.stepping.steps import Steps
-from towers.training.stepping.validation_pass import format_means
+from towers.session.steps import Steps
+from towers.session.validation_pass import format_means
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 # Each one is a message to the browser, and some notebooks keep them all.

@@ -9,7 +9,7 @@ from towers.base.cores import count_cores
 from towers.base.files import write_whole
 from towers.base.reason import find_reason, is_about_room
 from towers.graph.walk import find_needed, walk_called
-from towers.training.faults.run_error import RunError
+from towers.process.run_error import RunError
 
 # Below this share of the time, faster input gains little.
 _ADVISE_FROM = 0.1

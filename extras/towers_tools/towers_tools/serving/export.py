@@ -20,11 +20,11 @@ from towers.base.files import folder_aside
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason, is_about_room
 from towers.base.usage_error import UsageError
+from towers.checkpoint.files import path_of
+from towers.checkpoint.weights import find_best, restore_weights
 from towers.data import Examples
-from towers.serving import Predict, choose_parts
-from towers.training.faults.run_error import RunError
-from towers.training.saving.files import path_of
-from towers.training.saving.weights import find_best, restore_weights
+from towers.process.run_error import RunError
+from towers.session.serving import Predict, choose_parts
 from towers_tools.serving.model import Serving, build_serving, read_types
 
 _KEY = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY

@@ -15,7 +15,7 @@ from towers.data.composite import find_rows
 from towers.graph.walk import find_needed
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
-from towers.serving import Predict, choose_parts, name_function, name_op, name_outputs
+from towers.session.serving import Predict, choose_parts, name_function, name_op, name_outputs
 
 
 class ExampleType(NamedTuple):

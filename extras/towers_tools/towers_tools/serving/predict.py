@@ -21,8 +21,8 @@ from towers.base.files import name_other_kind, write_whole
 from towers.base.output import write
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.training.faults.run_error import RunError
-from towers.training.settings.config import Config
+from towers.process.run_error import RunError
+from towers.settings.config import Config
 from towers_tools.serving.export import open_checkpoint, open_export, session_config
 from towers_tools.serving.model import Serving
 

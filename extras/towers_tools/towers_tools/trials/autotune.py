@@ -26,7 +26,7 @@ from towers.base.output import write_line
 from towers.base.paths import find_in_cache
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import ALONE, Cluster
-from towers.training.settings.config import Config
+from towers.settings.config import Config
 from towers_tools.trials.exchange import Exchange
 from towers_tools.trials.fingerprint import fingerprint, list_gpus
 from towers_tools.trials.timed_trial import TimedTrial, format_flags, join_trials, run_trial

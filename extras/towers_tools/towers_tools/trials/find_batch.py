@@ -12,7 +12,7 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import read_accumulate
 from towers.placement.devices import Devices
-from towers.training.settings.config import Config
+from towers.settings.config import Config
 from towers_tools.free_memory import find_free_memory
 from towers_tools.trials.timed_trial import run_trial
 

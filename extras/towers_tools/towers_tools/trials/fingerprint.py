@@ -13,8 +13,8 @@ from typing import List, Optional, Sequence
 
 from towers.base.cores import count_cores
 from towers.placement.cluster import ALONE, Cluster
-from towers.setting import is_function
-from towers.training.settings.config import Config
+from towers.settings.config import Config
+from towers.settings.setting import is_function
 from towers_tools.trials.timed_trial import LEFT_OUT, ROOT
 
 _SOURCE = ('models', 'staging', 'tensorflow_v1', 'towers')

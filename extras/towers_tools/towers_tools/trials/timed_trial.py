@@ -10,11 +10,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from towers.annexes import EXTRAS
 from towers.base.usage_error import UsageError
+from towers.cli.user_functions import is_given
 from towers.placement.cluster import ELASTIC
-from towers.settings import GROUPS, SETTINGS
-from towers.training.faults.run_error import WorkerGone
-from towers.training.settings.config import Config
-from towers.training.settings.user_functions import is_given
+from towers.process.run_error import WorkerGone
+from towers.settings.config import Config
+from towers.settings.table import GROUPS, SETTINGS
 
 # Trials add this folder to PYTHONPATH, so they also run where towers is not installed.
 ROOT = os.path.dirname(EXTRAS)

@@ -1,0 +1,90 @@
+"""History finds the best validation and stops early, and does not trust the file it reads."""
+
+import math
+
+import pytest
+
+from towers.base.usage_error import UsageError
+from towers.checkpoint.history import HISTORY, History
+
+
+def history_of(values, **settings):
+  history = History(**settings)
+  best, stopped = [], []
+  for step, value in enumerate(values, 1):
+    history.add(step, {'loss': value, 'accuracy': -value})
+    best.append(history.is_best)
+    stopped.append(history.has_stopped)
+  return history, best, stopped
+
+
+@pytest.mark.parametrize('metric', ['loss', 'accuracy'])
+def test_the_best_is_better_than_all_before_it_and_patience_counts_from_it(metric):
+  nan = math.nan
+  history, best, stopped = history_of([3, 2, 2, nan, 1, 1, 4, 5], metric=metric, patience=3)
+  assert best == [True, True, False, False, True, False, False, False]
+  assert stopped == [False] * 7 + [True]
+  assert history.best_first() == [5, 6, 2, 3, 1, 7, 8] and 'after step 5' in history.describe_best()
+
+
+@pytest.mark.parametrize('metric, is_best', [
+    ('rmse', True), ('recall', False), ('max:loss', False), ('min:distance', True)])
+def test_the_direction_is_that_of_the_name_or_as_told(metric, is_best):
+  history = History(metric=metric, patience=1)
+  for step, value in enumerate((0.5, 0.25), 1):
+    history.add(step, {metric.split(':')[-1]: value})
+  assert history.is_best == is_best and history.has_stopped != is_best
+
+
+@pytest.mark.parametrize('before, now, told', [
+    ('"rmse"', None, 'the largest rmse, and is the smallest rmse now: rmse 1.0000 after step 3'),
+    ('"rmse"', 'rmse', 'the largest rmse, and is the smallest rmse now: rmse 1.0000 after step 3'),
+    ('"min:rmse"', 'max:rmse',
+     'the smallest rmse, and is the largest rmse now: rmse 4.0000 after step 1'),
+    ('"min:rmse"', None, ''), ('"loss"', 'rmse', ''), ('null', 'rmse', '')])
+def test_a_best_of_the_other_direction_is_found_anew_with_a_line(before, now, told, tmp_path):
+  rows = '{"step": 1, "rmse": 4}, {"step": 2, "rmse": 2}, {"step": 3, "rmse": 1}'
+  # Earlier versions wrote a name without a direction.
+  (tmp_path / HISTORY).write_text(
+      f'{{"validations": [{rows}], "rollbacks": [], "metric": {before}}}')
+  history, lines = History(metric=now), []
+  history.read(str(tmp_path), 9, lines.append)
+  assert history.best_first() == ([1, 2, 3] if now == 'max:rmse' else [3, 2, 1])
+  assert [told in line for line in lines] == [True] * bool(told)
+  again = History()
+  again.parse(history.format(), 9)
+  assert again.metric == history.metric
+
+
+def test_a_folder_of_an_unknown_metric_asks_for_its_direction(tmp_path):
+  (tmp_path / HISTORY).write_text('{"validations": [], "rollbacks": [], "metric": "distance"}')
+  with pytest.raises(UsageError, match='best_metric=min:distance or best_metric=max:distance'):
+    History().read(str(tmp_path), 9)
+  History(metric='min:distance').read(str(tmp_path), 9, pytest.fail)
+
+
+def test_nothing_but_nan_is_never_the_best_and_stops():
+  history, best, stopped = history_of([math.nan] * 3, patience=2)
+  assert best == [False] * 3 and stopped == [False, True, True] and history.describe_best() == ''
+
+
+def test_what_is_read_is_what_was_known_at_that_step(tmp_path):
+  history, _, _ = history_of([3, 2, 1, 4])
+  history.roll_back(7, to=2)
+  history.add(6, {'loss': 0.5, 'accuracy': 0.0})
+  (tmp_path / HISTORY).write_text(history.format())
+  for step, best, rollbacks in ((1, [1], 0), (2, [2, 1], 1), (9, [6, 2, 1], 1)):
+    other = History()
+    other.read(str(tmp_path), step)
+    assert (other.best_first(), other.num_rollbacks) == (best, rollbacks)
+    assert other.rate_factor == 0.5 ** rollbacks
+    assert other.has_validated(best[0]) and not other.has_validated(5)
+
+
+def test_no_file_is_no_warning(tmp_path):
+  History().read(str(tmp_path), 5, pytest.fail)
+
+
+def test_a_metric_that_nobody_measures_is_named():
+  with pytest.raises(UsageError, match='best_metric=f1: validation measures loss, accuracy'):
+    History(metric='f1').check_metric(['loss', 'accuracy'])

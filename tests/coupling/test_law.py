@@ -1,0 +1,359 @@
+"""Law 1, measured: before the first step what couples examples is named or refused, and no more."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.coupling.zoo import ZOO
+from tests.coupling.zoo.parts import ce, dense
+from tests.harness import small
+from tests.harness.in_process_cluster import InProcessCluster
+from towers.coupling import fed_towers, law
+from towers.session import steps
+from towers.tower.batch_norm_layer import batch_norm
+
+IS_TF1 = tf.__version__.startswith('1.')
+# The course that its loop takes on this batch is that of all its parts.
+SILENT = {'while_until_batch_converges'}
+# TensorFlow itself raises: no second derivative on 1.14, and a batch before there is any.
+RAISE = {'maml_inner_step': tf.errors.OpError if not IS_TF1 else LookupError,
+         'variable_from_batch': towers.RunError}
+
+
+def sgd():
+  return tf.train.MomentumOptimizer(0.05, 0.9)
+
+
+def judge(model, data, caplog, optimizer=None, **settings):
+  """Opens a program and returns what it is warned of."""
+  settings = {**dict(batch_size=14, num_towers=2, device='cpu', seed=3), **settings}
+  with tf.Graph().as_default(), caplog.at_level(logging.WARNING, 'towers'):
+    program = towers.Program(model, train=data(), optimizer=(optimizer or sgd)(), **settings)
+    num_ops = len(program.graph.get_operations())
+    caplog.clear()
+    with program.session() as session:
+      del session
+      added = len(program.graph.get_operations()) - num_ops
+  assert added < 12, 'the initializers alone'
+  return [record.getMessage() for record in caplog.records
+          if 'do not equal one' in record.getMessage()]
+
+
+# At each commit one model of each kind.
+OF_EACH_KIND = {case.kind: name for name, case in ZOO.items() if not case.tf1}.values()
+
+
+@pytest.mark.parametrize('settings', [
+    {}, pytest.param(dict(num_towers=3, tower_build='clone', input_mode='next', staging_depth=0,
+                          batch_size=20),
+                     marks=pytest.mark.nightly)], ids=['2', '3 clones'])
+@pytest.mark.parametrize('name', small.nightly_but(OF_EACH_KIND, sorted(ZOO)))
+def test_what_couples_examples_is_named_and_nothing_else(name, settings, caplog):
+  case = ZOO[name]
+  if case.tf1 and not IS_TF1:
+    pytest.skip('contrib is of TensorFlow 1')
+  if name in RAISE and (IS_TF1 or name != 'maml_inner_step'):
+    with pytest.raises(RAISE[name]):
+      judge(case.model, case.data, caplog, case.opt, **settings)
+    return
+  try:
+    named = judge(case.model, case.data, caplog, case.opt, **settings)
+  except towers.UsageError as refused:
+    if case.kind != 'coupled' and 'tower_build' in str(refused):
+      return  # What clones cannot copy.
+    named = [str(refused)]
+  assert len(named) == (case.kind == 'coupled' and name not in SILENT), named
+
+
+def normed(batch, is_training, then=ce):
+  x = batch_norm(dense(batch['x'], 5, 'd'), is_training, name='norm')
+  return then(dense(x, 4, 'o'), batch['y'])
+
+
+def normed_by_kernels(batch, is_training, then=ce):
+  images = tf.reshape(dense(batch['x'], 6, 'd'), [-1, 1, 2, 3])
+  x = batch_norm(tf.nn.relu(batch_norm(images, is_training, name='one')), is_training, name='two')
+  return then(dense(tf.reshape(x, [-1, 6]), 4, 'o'), batch['y'])
+
+
+def normed_by_hand(batch, is_training, then=ce):
+  del is_training
+  x = dense(batch['x'], 5, 'd')
+  mean, variance = tf.nn.moments(x, [0])
+  for name, moment in (('moving_mean', mean), ('moving_variance', variance)):
+    kept = tf.get_variable(name, [5], trainable=False)
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, kept.assign(0.9 * kept + 0.1 * moment))
+  return then(dense((x - mean) * tf.rsqrt(variance + 1e-3), 4, 'o'), batch['y'])
+
+
+def contrast(logits, labels):
+  return ce(tf.matmul(logits, logits, transpose_b=True), tf.range(tf.shape(labels)[0]))
+
+
+def xy(n=22, **others):
+  return lambda: towers.from_arrays(dict(x=small.random_examples(n).arrays[0][:, :5],
+                                         y=small.random_examples(n).arrays[1], **others))
+
+
+@pytest.mark.nightly(but=['2-False-normed-sync-ce', '1-True-normed_by_kernels-mean-contrast',
+                          '1-False-normed_by_hand-first-ce'])
+@pytest.mark.parametrize('then', [ce, contrast])
+@pytest.mark.parametrize('layer, batch_norm', [
+    (normed, 'first'), (normed, 'sync'), (normed_by_kernels, 'mean'), (normed_by_kernels, 'sync'),
+    (normed_by_hand, 'first')])
+@pytest.mark.parametrize('switched', [False, True])
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_batch_normalisation_is_not_named_and_what_follows_is(layer, batch_norm, then, switched,
+                                                              accumulate, caplog):
+  named = judge(lambda batch, is_training: layer(batch, is_training, then), xy(), caplog,
+                batch_norm=batch_norm, validation=xy()() if switched else None,
+                batch_size=14 * accumulate, accumulate=accumulate)
+  assert len(named) == (then is contrast)
+  assert all('mixed by tower_0/MatMul' in text and 'tests/coupling/test_law.py' in text
+             for text in named), named
+
+
+def spy(monkeypatch):
+  """Returns a list of the shares that towers are fed with from now on, by tower and their rows."""
+  shares, feed = [], fed_towers.FedTowers._feed
+  monkeypatch.setattr(fed_towers.FedTowers, '_feed', lambda self, share, total: (
+      shares.append((share.tower, len(share.rows))), feed(self, share, total))[1])
+  return shares
+
+
+@pytest.mark.parametrize('then', [ce, pytest.param(contrast, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize('num_towers, batch_size, most', [(2, 32, 9), (8, 96, 12), (8, 24, 12)])
+def test_no_tower_needs_more_rows_than_a_few_or_a_step_has(num_towers, batch_size, most, then,
+                                                           caplog, monkeypatch):
+  shares = spy(monkeypatch)
+  named = judge(lambda batch, is_training: normed_by_kernels(batch, is_training, then),
+                xy(batch_size + 1), caplog, batch_size=batch_size, num_towers=num_towers)
+  assert len(named) == (then is contrast)
+  assert max(rows for _, rows in shares) == most
+  assert max(rows for tower, rows in shares if tower) <= 5
+
+
+@pytest.mark.parametrize('limits', [{}, dict(last_batch='drop')], ids=['keep', 'drop'])
+def test_a_tower_that_computes_otherwise_is_found(limits, caplog):
+  with tf.Graph().as_default():
+    program = towers.Program(normed, train=xy(23)(), optimizer=sgd(), batch_size=14, num_towers=2,
+                             variables='replicated', batch_norm='sync', device='cpu', **limits)
+    with program.session() as session:
+      rows = program.feed.start(session.tf_session, peeks=True)
+      arguments = dict(num_parts=2, rows=rows, session=session.tf_session)
+      assert not law.find_coupling(program.towers, **arguments)
+      replica = next(variable for variable in program.towers[1].variables
+                     if variable.op.name.endswith('o/w'))
+      replica.load(session.run(replica) * 1.1, session.tf_session)
+      [message] = law.find_coupling(program.towers, **arguments)
+      assert 'tower_0/' in message
+
+
+def test_a_draw_of_as_many_entries_as_there_are_rows_is_no_draw_by_rows(caplog, capfd):
+  def model(batch, is_training):
+    x = tf.image.random_crop(batch['x'], [tf.shape(batch['y'])[0], 5])  # It draws two zeros.
+    return ce(dense(x, 4, 'o'), batch['y'])
+
+  assert judge(model, xy(6), caplog, batch_size=4) == []
+  assert 'not measured' not in ''.join(capfd.readouterr())
+
+
+@pytest.mark.parametrize('size', [22, pytest.param(28, marks=pytest.mark.nightly)])
+def test_a_draw_that_does_not_go_by_the_place_of_a_row_is_named(size, caplog, monkeypatch):
+  feed = fed_towers.FedTowers._feed
+
+  def at_the_first_place(self, share, total):
+    fed = feed(self, share, total)
+    fed[self.towers[share.tower].batch.place.first] = 0
+    return fed
+
+  assert judge(drawing, xy(size), caplog, batch_norm='sync') == []
+  monkeypatch.setattr(fed_towers.FedTowers, '_feed', at_the_first_place)
+  [message] = judge(drawing, xy(size), caplog, batch_norm='sync')
+  assert 'draws for an example does not follow from its place' in message
+  assert 'tests/coupling/test_law.py' in message
+
+
+def counting(batch, is_training):
+  # A function of numpy per example, a mean loss, and an update that no example has a part in.
+  [cosines] = tf.py_func(lambda x: [np.cos(x)], [batch['x']], [tf.float32])
+  cosines.set_shape(batch['x'].shape)
+  count = tf.get_variable('count', [], trainable=False, initializer=tf.zeros_initializer())
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, count.assign_add(1.0))
+  return tf.reduce_mean(ce(dense(cosines, 4, 'o'), batch['y']))
+
+
+@pytest.mark.parametrize('settings', [
+    dict(accumulate=2), dict(accumulate=2, last_batch='pad')], ids=['full', 'padded'])
+def test_what_a_step_keeps_beside_an_update_is_no_part_of_the_model(settings, caplog):
+  assert not judge(counting, xy(32), caplog, batch_size=16, **settings)
+
+
+@pytest.mark.nightly(but=['sum-22', 'divided twice-28'])
+@pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
+@pytest.mark.parametrize('model', [
+    lambda b, _: tf.reduce_sum(ce(dense(b['x'], 4, 'd'), b['y'])),
+    lambda b, _: ce(dense(b['x'], 4, 'd'), b['y']) / tf.cast(tf.shape(b['x'])[0], tf.float32),
+    lambda b, _: tf.reduce_sum(tf.map_fn(tf.reduce_sum, dense(tf.nn.dropout(b['x'], rate=0.5),
+                                                              4, 'd')))],
+    ids=['sum', 'divided twice', 'behind a loop'])
+def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
+  with pytest.raises(towers.UsageError, match='s loss is no mean over the examples'):
+    judge(model, xy(size), caplog)
+  judge(model, xy(size), caplog, num_towers=1)
+
+
+def test_a_gradient_that_is_mixed_before_joined_moments_is_named(caplog):
+  @tf.custom_gradient
+  def unit(x):
+    return tf.identity(x), lambda gradient: gradient / (tf.norm(gradient) + 1e-6)
+
+  [message] = judge(lambda batch, is_training: ce(batch_norm(
+      unit(dense(batch['x'], 4, 'd')), is_training, name='norm'), batch['y']), xy(), caplog,
+                    batch_norm='sync')
+  assert message.startswith('The gradient of d/')
+  assert 'norm/Sqrt, in the gradient of tower_0/IdentityN, made in tests' in message
+
+
+def drawing(batch, is_training):
+  x = dense(batch['x'], 5, 'first') * tf.random.uniform(tf.shape(batch['x']), 0.5, 1.5)
+  x = tf.layers.dropout(x, 0.4, training=is_training) if IS_TF1 else tf.nn.dropout(x, rate=0.4)
+  return normed(dict(batch, x=x), is_training)
+
+
+def elements(n=22):
+  arrays = xy(n)().arrays
+  return towers.Examples(n, lambda x, y: tf.data.Dataset.from_tensor_slices(dict(x=x, y=y)),
+                         arrays=arrays)
+
+
+@pytest.mark.parametrize('mode, depth, batch_norm, data', [
+    # Batches of one static size, for which the model is called beside.
+    ('next', 0, 'sync', xy(24)),
+    pytest.param('split', 1, 'first', xy(), marks=pytest.mark.nightly),
+    pytest.param('shard', 2, 'first', elements, marks=pytest.mark.nightly),
+    pytest.param('split', 0, 'first', elements, marks=pytest.mark.nightly),
+    pytest.param('next', 2, 'first', xy(), marks=pytest.mark.nightly),
+    pytest.param('shard', 1, 'sync', xy(), marks=pytest.mark.nightly)])
+def test_a_run_does_not_notice(mode, depth, batch_norm, data, monkeypatch):
+  def run():
+    with tf.Graph().as_default():
+      program = towers.Program(drawing, train=data(), validation=data(), optimizer=sgd(),
+                               batch_size=8, num_towers=2, input_mode=mode, staging_depth=depth,
+                               batch_norm=batch_norm, device='cpu', seed=3)
+      with program.session() as session:
+        losses = [session.train() for _ in range(5)]
+        values = session.run(tf.global_variables() + tf.local_variables())
+      if steps.has_parts(program):
+        assert not program.towers[0].call_beside.cache_info().currsize
+      return [losses, len(program.graph.get_operations()), *values]
+
+  measured = run()
+  monkeypatch.setattr(steps, 'has_parts', lambda program: False)
+  for ours, expected in zip(measured, run()):
+    np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize('batch_norm', ['sync', pytest.param('first', marks=pytest.mark.nightly)])
+def test_two_workers_do_not_notice_and_are_judged_too(batch_norm, monkeypatch, caplog):
+  def run(model):
+    with InProcessCluster(num_workers=2, num_towers=1, batch_norm=batch_norm,
+                          model=lambda batch, is_training: model(
+                              dict(x=batch[0], y=batch[1]), is_training)) as cluster:
+      losses = [cluster.train() for _ in range(4)]
+      return losses, cluster.each(lambda run: run.weights())
+
+  measured = run(drawing)
+  assert not [record for record in caplog.records if '2 parts' in record.getMessage()]
+  run(lambda batch, is_training: normed(batch, is_training, contrast))
+  assert [record.getMessage() for record in caplog.records if '2 parts' in record.getMessage()]
+  monkeypatch.setattr(steps, 'has_parts', lambda program: False)
+  losses, weights = run(drawing)
+  assert losses == measured[0]
+  for ours, expected in zip(weights, measured[1]):
+    assert all(np.array_equal(ours[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize('low', [0, 0.995])  # The latter is less than single values are rounded.
+def test_a_mean_by_a_mask_is_named_though_both_halves_of_a_batch_have_as_many(low, caplog):
+  def model(batch, is_training):
+    losses = ce(dense(batch['x'], 4, 'd'), batch['y'])
+    return tf.reduce_sum(losses * batch['mask']) / tf.reduce_sum(batch['mask'])
+
+  mask = np.tile(np.float32([1, low, 1, low, low, 1, 1]), 4)
+  [message] = judge(model, xy(28, mask=mask), caplog, shuffle=False)
+  assert 'first mixed by tower_0/truediv' in message
+
+
+def on_12_rows(batch, is_training):
+  del is_training
+  return tf.reduce_sum(ce(tf.reshape(dense(batch['x'], 4, 'd'), [12, 4]), batch['y']))
+
+
+@pytest.mark.parametrize('limits, model, data, reason', [
+    (dict(_LONG_SECONDS=0.0), ZOO['gradient_reversal'].model, ZOO['gradient_reversal'].data,
+     'more runs of a tower'),
+    (dict(_OP_SECONDS=1.0), lambda batch, is_training: tf.reduce_mean(normed(batch, is_training)),
+     xy(28), 'calling the model once more'),
+    (dict(_OP_SECONDS=1.0), normed, xy(28), None),  # Losses of examples are no mean of a batch.
+    ({}, on_12_rows, xy(24), 'the model cannot be called on other rows')],
+                         ids=['runs', 'call', 'call for losses', 'literal'])
+def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, caplog, capsys):
+  calls = []
+
+  def counted(batch, is_training):
+    calls.append(batch)
+    return model(batch, is_training)
+
+  for name, limit in limits.items():
+    monkeypatch.setattr(law, name, limit)
+  assert not judge(counted, data, caplog, batch_size=24 if model is on_12_rows else 14)
+  told = capsys.readouterr().out
+  assert ('not measured' in told) == (reason is not None) and (reason or '') in told
+  assert len(calls) == 2 + (model is on_12_rows)
+
+
+@pytest.mark.parametrize('num_towers', [1, 3])
+def test_a_division_by_the_rows_of_a_padded_batch_is_refused(num_towers, caplog):
+  def model(batch, is_training, divides=True):
+    losses = ce(dense(batch['x'], 4, 'd'), batch['y'])
+    return losses / tf.cast(tf.shape(losses)[0], tf.float32) if divides else losses
+
+  settings = dict(batch_size=8, num_towers=num_towers, last_batch='pad')
+  assert not judge(lambda *batch: model(*batch, divides=False), xy(), caplog, **settings)
+  if num_towers == 1:
+    return
+  with pytest.raises(towers.UsageError, match='is no mean over the examples'):
+    judge(model, xy(), caplog, **settings)
+
+
+def test_rows_that_fill_a_batch_up_and_change_the_loss_are_refused(caplog):
+  def model(batch, is_training):
+    return ce(tf.nn.softmax(dense(batch['x'], 4, 'd'), axis=0), batch['y'])
+
+  with pytest.raises(towers.UsageError, match='depends on them.*first mixed by tower_0/Softmax'):
+    judge(model, xy(), caplog, num_towers=1, last_batch='pad')
+
+
+def test_a_penalty_of_examples_is_named_with_its_fix(caplog):
+  def model(batch, is_training):
+    x = dense(batch['x'], 4, 'd')
+    penalty = 0.01 * tf.reduce_mean(tf.norm(x, axis=1))
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, penalty)
+    return ce(x, batch['y'])
+
+  [message] = judge(model, xy(), caplog)
+  assert 'The penalty tower_0/mul, made in tests' in message and 'return it as a loss' in message
+  assert 'The gradient' not in message
+
+
+def test_a_batch_size_in_the_model_is_told_before_a_smaller_batch_fails(caplog, capsys):
+  def model(batch, is_training):
+    return tf.reduce_mean(ce(tf.reshape(dense(batch['x'], 4, 'd'), [7, 4]), batch['y']))
+
+  judge(model, xy(), caplog)
+  told = capsys.readouterr().out
+  assert 'tower_0/Reshape, made in tests' in told and 'last_batch=drop, carry or pad' in told

@@ -1,0 +1,87 @@
+"""Start-up times every phase, shows a long one, and leaves no thread behind a failed one."""
+
+import io
+import itertools
+import re
+import threading
+import time
+
+import pytest
+
+from tensorflow_v1 import tf
+from towers.process.startup import Startup
+from towers.training.reporting.describe import describe_ops
+
+
+def test_a_long_phase_tells_how_far_it_is():
+  stream = io.StringIO()
+  counts = itertools.count()
+  with Startup(time.monotonic() - 1, stream=stream, beat_seconds=0.05) as startup:
+    time.sleep(0.15)
+    assert stream.getvalue() == ''
+    startup.begin('graph', lambda: f'building the graph ({next(counts)} ops)')
+    startup.note('2 towers')
+    while stream.getvalue().count('\n') < 2:
+      time.sleep(0.02)
+    startup.begin('first step', 'running the first step')
+    startup.finish()
+    startup.finish()
+  *beats, last = stream.getvalue().splitlines()
+  found = [int(re.match(r'building the graph \((\d+) ops\) … \d+ s$', beat)[1]) for beat in beats]
+  assert found == sorted(set(found)), beats
+  match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+) \(2 towers\), first '
+                   r'step \S+$', last)
+  assert match, last
+  total, files, graph = map(float, match.groups())
+  assert files >= 1.1 and total >= files + graph - 0.1
+  assert list(startup.seconds) == ['packages and files', 'graph', 'first step']
+
+
+def test_a_phase_that_fails_leaves_no_thread_and_no_line():
+  stream = io.StringIO()
+  with pytest.raises(KeyError), Startup(time.monotonic(), stream=stream) as startup:
+    startup.begin('graph', 'building the graph')
+    raise KeyError
+  assert stream.getvalue() == ''
+  assert 'startup' not in [thread.name for thread in threading.enumerate()]
+
+
+LATE = ('the graph does not end: not all workers are ready to train 0.2 s (start_seconds)', 75)
+IDLE = ('This worker has done nothing for 0.2 s (start_seconds), and the others wait for it. It is '
+        "still at 'graph'", 3)
+
+
+@pytest.mark.parametrize('limits, cpu_seconds, expected', [
+    (['limit'], 0.001, [LATE]), (['limit', None], 0.001, []),
+    (['limit_idleness'], 0.001, [IDLE]), (['limit_idleness', None], 0.001, []),
+    (['limit_idleness'], 1.5, [])], ids=['late', 'late, lifted', 'idle', 'idle, lifted', 'busy'])
+def test_a_start_that_takes_too_long_or_does_nothing_ends_unless_the_limit_is_lifted(
+    limits, cpu_seconds, expected):
+  ended, is_told, seconds = [], threading.Event(), itertools.count(0, cpu_seconds)
+
+  def end(reason, code):
+    ended.append((reason, code))
+    is_told.set()
+
+  name, *lifts = limits
+  with Startup(time.monotonic(), stream=io.StringIO(), beat_seconds=0.02, end=end,
+               cpu_clock=lambda: next(seconds)) as startup:
+    startup.begin('graph', 'the graph')
+    getattr(startup, name)(0.2)
+    time.sleep(0.1)
+    assert not ended
+    for lift in lifts:
+      getattr(startup, name)(lift)
+    is_told.wait(30 if expected else 0.5)
+  assert len(ended) == len(expected)
+  for (reason, code), (start, expected_code) in zip(ended, expected):
+    assert reason.startswith(start) and code == expected_code
+
+
+def test_ops_are_counted_by_tower():
+  with tf.Graph().as_default() as graph:
+    tf.constant(0)
+    for tower in range(2):
+      with tf.name_scope(f'tower_{tower}'):
+        tf.constant(1) + tf.constant(2)
+    assert describe_ops(graph, 2) == '2 towers of 3 ops, 7 in all'

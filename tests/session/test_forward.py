@@ -1,0 +1,276 @@
+"""After a run: the best weights, a third split and predictions, the same on any towers."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from towers.session import forward
+
+NUM = 11
+FEATURES, LABELS = small.random_examples(NUM, seed=7).arrays
+SHAPES = [dict(num_towers=1), dict(num_towers=3, validation_tower=True),
+          dict(num_towers=2, variables='replicated', average_weights=0.9),
+          dict(num_towers=4, last_batch='drop', input_mode='shard'),
+          dict(num_towers=2, tower_build='clone', accumulate=2), dict(validates=False)]
+
+
+def net(features):
+  normed = tf.layers.batch_normalization(features, training=False, name='normed')
+  return small.dense(normed, small.NUM_CLASSES, 'logits')
+
+
+def model(batch, is_training):
+  features, labels = batch
+  logits = net(features)
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  weights = tf.cast(labels, tf.float32)
+  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels),
+                  'weighted': towers.Weighted(logits[:, 0], weights)}
+
+
+def build(num_towers=2, validates=True, **settings):
+  # The same examples as validation, so that this says what is right.
+  validation = towers.from_arrays(FEATURES, LABELS, name='validation') if validates else None
+  return small.program(model, train=small.random_examples(16), validation=validation,
+                       num_towers=num_towers, batch_size=4, **settings)
+
+
+def given(kind):
+  if kind == 'from_arrays':
+    return towers.from_arrays(FEATURES, LABELS, name='third')
+  if kind == 'examples':  # Of a function that only TensorFlow can run.
+    return small.random_examples(NUM, 'third', seed=7)
+  if kind == 'arrays':
+    return FEATURES, LABELS
+  return iter([(FEATURES[first:last], LABELS[first:last]) for first, last in (
+      (0, 1), (1, 8), (8, 11))])
+
+
+@pytest.mark.parametrize('shape', small.nightly_but(SHAPES[1:2], SHAPES),
+                         ids=lambda shape: '-'.join(shape))
+def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
+  program, plain = build(**shape), build(**shape)
+  with program.session() as session, plain.session() as expected:
+    losses = [session.train() for _ in range(3)]
+    for kind, batch_size in (('examples', None), ('examples', 1), ('from_arrays', 3),
+                             ('arrays', 100), ('batches', None)):
+      found = session.evaluate(given(kind), batch_size=batch_size)
+      if program.validation is not None:
+        assert found == pytest.approx(session.validate(), abs=1e-6)
+      outputs = session.predict(given(kind), net, batch_size=batch_size)
+      assert outputs.shape == (NUM, small.NUM_CLASSES)
+      assert found['accuracy'] == pytest.approx(np.mean(np.argmax(outputs, 1) == LABELS))
+      np.testing.assert_allclose(found['weighted'], np.average(outputs[:, 0], weights=LABELS),
+                                 atol=1e-6)
+    named = session.predict(FEATURES, lambda features: {'logits': net(features),
+                                                        'twice': 2 * features})
+    np.testing.assert_array_equal(named['twice'], 2 * FEATURES)
+    np.testing.assert_allclose(named['logits'], outputs, atol=1e-6)
+    uneven = session.predict(given('batches'), lambda features, labels:
+                             features[:, :1 + tf.reduce_max(labels)])  # As padded sentences are.
+    assert len({len(row) for row in uneven}) > 1
+    assert [row[0] for row in uneven] == FEATURES[:, 0].tolist()
+    # The training has not noticed.
+    losses += [session.train() for _ in range(3)]
+    assert losses == [expected.train() for _ in range(6)]
+
+
+def count_calls(monkeypatch, name):
+  """Returns a list that grows by the object of each call of a method of `Forward`."""
+  calls, method = [], getattr(forward.Forward, name)
+
+  def called(self, *arguments, **settings):
+    calls.append(self)
+    return method(self, *arguments, **settings)
+
+  monkeypatch.setattr(forward.Forward, name, called)
+  return calls
+
+
+@pytest.mark.parametrize('shape', small.nightly_but(SHAPES[2:3], SHAPES[:5]),
+                         ids=lambda shape: '-'.join(shape))
+def test_a_kept_function_has_the_weights_of_now(shape, tmp_path, monkeypatch):
+  built, loads = count_calls(monkeypatch, '__init__'), count_calls(monkeypatch, 'load')
+  program = build(**shape)
+  with program.graph.as_default():
+    name = 'logits/biases' + '/ExponentialMovingAverage' * (program.averages is not None)
+    [variable] = [one for one in tf.global_variables() if one.op.name == name]
+    add = variable.assign_add([1.0, 2.0, 3.0])
+
+  def twice(features):
+    return 2 * net(features)
+
+  with program.session() as session:
+    saved = session.save(str(tmp_path))
+    for change in (session.train, session.train, lambda: session.run(add),
+                   lambda: session.tf_session.run(add),
+                   session.tf_session.make_callable(add),
+                   lambda: variable.load([7., 8., 9.], session.tf_session),
+                   session.validate, lambda: session.restore(saved), session.train):
+      change()
+      weights = small.read_variables(program, session.tf_session)
+      suffix = '/ExponentialMovingAverage' * (program.averages is not None)
+      beta, gamma, mean, variance = [
+          weights[f'normed/{part}' + suffix * (part in ('beta', 'gamma'))]
+          for part in ('beta', 'gamma', 'moving_mean', 'moving_variance')]
+      normed = (FEATURES - mean) / np.sqrt(variance + 1e-3) * gamma + beta
+      expected = normed @ weights['logits/weights' + suffix] + weights[name]
+      outputs = session.predict(FEATURES, net)
+      np.testing.assert_allclose(outputs, expected, atol=2e-6)
+      np.testing.assert_allclose(session.predict(FEATURES[:1], twice), 2 * expected[:1], atol=4e-6)
+      # Nothing has run since, so that no weight is read.
+      done = len(loads)
+      for _ in range(2):
+        np.testing.assert_array_equal(session.predict(FEATURES, net), outputs)
+        session.predict(FEATURES[:1], twice)
+      assert len(loads) == done
+  assert len(built) == 2
+
+
+def test_a_few_functions_are_kept_and_closed_with_the_session(monkeypatch):
+  built, closed = count_calls(monkeypatch, '__init__'), count_calls(monkeypatch, 'close')
+
+  class Owner:
+    def predict(self, features):
+      return net(features)
+
+  owner = Owner()
+  with build().session() as session:
+    for _ in range(3):
+      session.predict(FEATURES[:1], owner.predict)
+      session.evaluate((FEATURES, LABELS))
+    assert len(built) == 2 and not closed
+    for _ in range(5):
+      session.predict(FEATURES[:1], lambda features: net(features))
+    assert len(built) == 7 and closed == built[:3]
+  assert sorted(map(id, closed)) == sorted(map(id, built))
+
+
+def test_few_rows_build_no_graph_again(monkeypatch):
+  with build().session() as session:
+    for kind in ('from_arrays', 'arrays', 'batches'):
+      session.predict(given(kind), net)
+      session.evaluate(given(kind))
+    monkeypatch.setattr(tf, 'Graph', None)
+    monkeypatch.setattr(tf, 'Session', None)
+    for kind in ('from_arrays', 'arrays', 'batches'):
+      assert session.predict(given(kind), net).shape == (NUM, small.NUM_CLASSES)
+      assert session.evaluate(given(kind))
+
+
+def test_of_few_rows_only_the_towers_with_one_compute(monkeypatch):
+  fetched, run = [], tf.Session.run
+  monkeypatch.setattr(tf.Session, 'run', lambda self, fetches, *feeds, **options: (
+      fetched.append((fetches, feeds)), run(self, fetches, *feeds, **options))[1])
+  with build(num_towers=4).session() as session:
+    outputs = session.predict(FEATURES, net)
+    for size in (1, 2, 3, 4, 5):
+      fetched.clear()
+      np.testing.assert_allclose(session.predict(FEATURES[:size], net), outputs[:size], atol=1e-6)
+      assert len(fetched[0][0]) == min(size, 4) == len(fetched[0][1][0])
+
+
+@pytest.fixture(scope='module')
+def session():
+  """A session that only refuses."""
+  with build().session() as session:
+    yield session
+
+
+@pytest.mark.nightly(but=1)
+@pytest.mark.parametrize('compute, message', [
+    (lambda features: small.dense(features, 2, 'other'), 'other/.* is no variable of the program'),
+    (lambda features, labels, more: features, 'takes more, and a batch has 2 parts')],
+                         ids=['another variable', 'another part'])
+def test_what_does_not_fit_is_refused(compute, message, session):
+  with pytest.raises(towers.UsageError, match=message):
+    session.predict((FEATURES, LABELS), compute)
+  with pytest.raises(towers.UsageError, match='has no batch'):
+    session.predict(iter([]), net)
+
+
+@pytest.mark.parametrize('call, examples, words', [
+    ('evaluate', FEATURES, 'the parts 0: float32 [?, 5], and those that the program trains on '
+     '0: float32 [?, 5], 1: int32 [?]: give the same structure'),
+    ('evaluate', (FEATURES[:, :3], LABELS), 'the parts 0: float32 [?, 3], 1: int32 [?], and'),
+    ('evaluate', dict(images=FEATURES, labels=LABELS), 'images: float32 [?, 5], labels: int32 [?]'),
+    ('evaluate', (FEATURES, LABELS[:, None]), '1: int32 [?, 1], and those'),
+    ('evaluate', (FEATURES.astype(np.float64), LABELS), 'are 0: float64, 1: int32: cast'),
+    ('predict', FEATURES[:, :3], 'the parts 0: float32 [?, 3], and those'),
+    ('predict', FEATURES.astype(np.float64), '0: float64')])
+def test_examples_unlike_those_of_the_program_are_told_apart(call, examples, words, session):
+  with pytest.raises(towers.UsageError) as caught:
+    getattr(session, call)(examples, *([net] if call == 'predict' else []))
+  assert words in str(caught.value)
+
+
+def test_a_function_that_fails_by_itself_is_not_blamed_on_its_examples(session):
+  with pytest.raises(ZeroDivisionError):
+    session.predict(FEATURES, lambda features: features / (1 // 0))
+
+
+def test_a_prediction_that_fails_is_called_one():
+  with build().session() as session:
+    session.train()
+    with pytest.raises(towers.RunError, match=r'Tower \d failed in predict, after 1 steps'):
+      session.predict(given('arrays'), lambda features: tf.gather(
+          net(features), tf.fill([tf.shape(features)[0]], 99)))
+    session.train()
+
+
+@pytest.mark.nightly(but='0.5')
+@pytest.mark.parametrize('average_weights', [None, 0.5])
+def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
+    average_weights, tmp_path):
+  folder, settings = str(tmp_path), dict(average_weights=average_weights)
+  recorder = small.Recorder()
+  result = towers.train(build(**settings), steps=12, validate_every='2steps', checkpoint_dir=folder,
+                        best_metric='accuracy', quiet=True, callbacks=[recorder])
+  best = max((metrics['accuracy'], -step) for step, metrics in recorder.validations)
+  with build(**settings).session() as session:
+    assert session.restore(folder, best=True, best_metric='accuracy').endswith(f'{best[1]}')
+    assert session.step == -best[1] and session.validate()['accuracy'] == pytest.approx(best[0])
+    newest = session.restore(folder)
+    assert session.step == 12 and session.restore(newest) == newest
+    assert session.validate()['loss'] == pytest.approx(result['validation_loss'])
+    with pytest.raises(towers.UsageError, match='no checkpoint'):
+      session.restore(str(tmp_path / 'none'))
+    with pytest.raises(towers.UsageError, match='best_metric=f1: validation measures accuracy, lo'):
+      session.restore(folder, best=True, best_metric='f1')
+  found = towers.evaluate(folder, model, (FEATURES, LABELS), num_towers=3, batch_size=5,
+                          device='cpu')
+  assert found['accuracy'] == pytest.approx(best[0])
+  found = towers.evaluate(newest, model, given('batches'), num_towers=1, device='cpu')
+  assert found['loss'] == pytest.approx(result['validation_loss'], abs=1e-6)
+  assert found == pytest.approx(towers.evaluate(
+      folder, model, given('examples'), num_towers=2, device='cpu', best=False), abs=1e-6)
+
+
+def test_the_direction_of_the_best_is_the_same_wherever_it_is_said(tmp_path, capsys):
+  def distant(batch, is_training):
+    losses, _ = small.model(batch, is_training)
+    return losses, {'distance': losses * 2}
+
+  program = small.program(distant, optimizer=tf.train.GradientDescentOptimizer(0.5))
+  folder, recorder = str(tmp_path), small.Recorder()
+  towers.train(program, steps=8, validate_every='1steps', checkpoint_every='100steps', quiet=True,
+               checkpoint_dir=folder, best_metric='max:distance', keep_checkpoints=3,
+               callbacks=[recorder])
+  assert 'best validation: the largest distance\n' in capsys.readouterr().out
+  found = {step: metrics['distance'] for step, metrics in recorder.validations}
+  kept = [int(path.name[len('model.ckpt-'):-len('.index')]) for path in tmp_path.glob('*.index')]
+  largest, smallest = [choose(kept, key=found.get) for choose in (max, min)]
+  assert largest == max(found, key=found.get) != smallest
+  with program.session() as session:
+    for best_metric, step in ((None, largest), ('max:distance', largest), ('min:loss', smallest),
+                              ('loss', smallest), ('min:distance', smallest)):
+      assert session.restore(folder, best=True, best_metric=best_metric).endswith(f'-{step}')
+    [line] = [line for line in capsys.readouterr().out.splitlines() if 'smallest distance' in line]
+    assert 'was the largest distance, and is the smallest distance now' in line
+    with pytest.raises(towers.UsageError, match='best_metric=min:distance or'):
+      session.restore(folder, best=True, best_metric='distance')
+  for best_metric, step in ((None, largest), ('min:distance', smallest)):
+    assert towers.evaluate(folder, distant, small.random_examples(11, seed=1), device='cpu',
+                           best_metric=best_metric)['distance'] == pytest.approx(found[step])

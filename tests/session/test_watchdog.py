@@ -1,0 +1,55 @@
+"""The watchdog says what a stalled run waits for, and leaves a slow one alone."""
+
+import threading
+import time
+
+from tests.harness import small
+from towers.session import watchdog
+from towers.session.watchdog import Watchdog, find_stall
+
+
+def stalled(run, action, free):
+  """Returns the watchdog's reason while `action` blocks; `free()` then unblocks it."""
+  reasons, told = [], threading.Event()
+  dog = Watchdog(limit_seconds=0.5, on_stall=lambda reason: (reasons.append(reason), told.set()))
+  thread = threading.Thread(target=action)
+  with dog:
+    dog.steps = run.steps
+    thread.start()
+    started = time.monotonic()
+    assert told.wait(20)
+    assert time.monotonic() - started < 20
+  free()
+  thread.join(20)
+  assert not thread.is_alive()
+  return reasons[0]
+
+
+def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():
+  reasons = []
+  with small.Run(num_towers=1) as run, Watchdog(limit_seconds=0.4, on_stall=reasons.append) as dog:
+    time.sleep(0.6)
+    dog.steps = run.steps
+    with dog.paused():
+      time.sleep(0.8)
+    for _ in range(8):
+      run.train()
+      time.sleep(0.1)
+  time.sleep(0.5)
+  assert reasons == []
+
+
+def test_a_run_ends_even_if_nobody_can_tell_why(monkeypatch):
+  def fail(steps):
+    raise ValueError('no such op')
+
+  monkeypatch.setattr(watchdog, 'find_stall', fail)
+  with small.Run(num_towers=1) as run:
+    reason = stalled(run, lambda: time.sleep(1), lambda: None)
+  assert 'could not be found out (no such op)' in reason
+
+
+def test_a_session_that_does_not_close_is_told():
+  with small.Run(num_towers=1, train=small.random_examples(9)) as run:
+    run.steps.activity = 'the end'
+    assert 'does not close' in find_stall(run.steps)

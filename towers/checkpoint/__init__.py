@@ -1,0 +1,1 @@
+"""Checkpoints: files that outlive the process, their history and their lock."""

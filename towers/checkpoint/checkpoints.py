@@ -1,0 +1,288 @@
+"""Checkpoints: all variables in TensorFlow's format, equal for any towers, mode and placement.
+
+Names of variables hold no tower, so 4 towers of TensorFlow 1.14 go on as 1 tower on 2.x.
+
+  loop      step 500 ─► take ─────► step 501 ─► step 502 ─► step 503 …
+                          │ values of all variables, between two steps
+  thread                  └─► write aside ─► history.json ─► rename its files
+                              ─► state file ─► delete oldest
+
+Taking costs the loop one copy, and on the CPU none, since an update never writes into a buffer that
+is still being read. What a killed run leaves half written has another name. Restoring reads every
+tensor and its checksum, and takes the newest checkpoint that is whole.
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+import os
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from tensorflow_v1 import tf
+from towers.base.files import folder_aside, sweep, write_whole
+from towers.base.output import write_line
+from towers.base.paths import check_local_path
+from towers.base.reason import find_reason
+from towers.base.sums import DATA, INDEX
+from towers.base.usage_error import UsageError, format_lines
+from towers.checkpoint import files
+from towers.checkpoint.data import Data
+from towers.checkpoint.history import HISTORY, History
+from towers.checkpoint.restore import restore
+from towers.checkpoint.writer import Writer
+from towers.data.digest import DATA_TENSOR
+from towers.input.order import (
+  CARRY_TENSOR,
+  ORDER_TENSOR,
+  POINT_TENSOR,
+  Order,
+  explain_batch_size,
+  explain_order,
+  read_point,
+)
+from towers.input.pipeline import Inputs
+from towers.input.plan import Plan, ResumePoint
+from towers.placement.counters import get_examples_seen, get_global_step
+from towers.process.run_error import RunError
+from towers.update.averages import AVERAGES_TENSOR, Averages
+from towers.warm_start.matching import Names
+
+
+class Snapshot(NamedTuple):
+  """The values of all variables after some updates, by name, and where the data stood then."""
+  step: int
+  values: Mapping[str, np.ndarray]
+  point: Optional[ResumePoint] = None
+
+
+def take_snapshot(session: Any, plan: Optional[Plan] = None) -> Snapshot:
+  """Returns the values of all variables of the default graph, between two steps of a plan."""
+  values = session.run({variable.op.name: variable for variable in tf.global_variables()})
+  step = int(values[get_global_step().op.name])
+  if plan is None:
+    return Snapshot(step, values)
+  seen = int(values[get_examples_seen().op.name])
+  return Snapshot(step, values, plan.point_at(step)._replace(examples=seen))
+
+
+class Checkpoints:
+  """Saves to and restores from one folder.
+
+  Attributes:
+    folder: holds the checkpoints.
+    error: why the last write failed, if that must end the run; else ''.
+    reason: why the last write failed; '' after one that did not.
+    point: where the data stood at the checkpoint that was restored; None before.
+    warn: called with a message for the user, perhaps from another thread.
+  """
+
+  def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
+               inputs: Optional[Inputs] = None, data: Optional[Data] = None,
+               averages: Optional[Averages] = None, names: Names = None, new: Sequence[str] = (),
+               warn: Callable[[str], None] = write_line):
+    """Prepares to save all global variables to a folder, which it makes.
+
+    Args:
+      keep: how many of the newest checkpoints stay, besides the best one.
+      stop_on_full_disk: whether a checkpoint that cannot be written ends the run, or is a warning.
+      inputs, data: the order and the examples of the training split, which checkpoints record, and
+        a resumed run compares.
+      averages, names, new: see `restore`.
+
+    Raises:
+      UsageError: the folder cannot be made, or its path names another file system.
+    """
+    check_local_path('checkpoint_dir', folder)
+    self.folder = folder
+    self.error = self.reason = ''
+    self.point: Optional[ResumePoint] = None
+    self._inputs = inputs
+    self._constants: Dict[str, np.ndarray] = {}
+    if inputs is not None:
+      self._constants[ORDER_TENSOR] = inputs.order.to_array()
+      if inputs.plan.carries:
+        self._constants[CARRY_TENSOR] = np.array(True)
+    if data is not None:
+      self._constants[DATA_TENSOR] = data.digest.to_array()
+    if averages is not None:
+      self._constants[AVERAGES_TENSOR] = np.array(averages.decay)
+    self._keep = keep
+    self._stop_on_full_disk = stop_on_full_disk
+    self.warn = warn
+    self._variables = tf.global_variables()
+    self._data = data
+    self._restore = functools.partial(restore, averages=averages, names=names, new=new, data=data)
+    self._writer: Optional[Writer] = None
+    self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
+    self._writing: Optional[concurrent.futures.Future] = None
+    self._saved_step: Optional[int] = None
+    self._writing_step: Optional[int] = None
+    try:
+      os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+      raise UsageError(f'checkpoint_dir {folder} cannot be made: {error.strerror}. Choose a folder '
+                       'that can be written.') from None
+
+  def restore(self, session: Any, chosen: Optional[str] = None) -> Optional[str]:
+    """Restores the newest checkpoint that is whole, or the one whose path is chosen.
+
+    Returns:
+      Its path, or None in an empty folder.
+
+    Raises:
+      UsageError: the checkpoint is of another program or other data, or none is whole.
+    """
+    self.wait()
+    self._clean_up()
+    reasons: List[str] = []
+    for path in [chosen] if chosen else files.find_checkpoints(self.folder):
+      try:
+        notice = self._restore(session, path)
+      except UsageError:
+        raise
+      except Exception as error:  # A damaged file makes TensorFlow raise anything.
+        reasons.append(f'{path} cannot be read: {find_reason(error)}')
+        continue
+      for reason in reasons:
+        self.warn(f'WARNING: {reason}. The run resumes from the one before it.')
+      if notice:
+        self.warn(notice)
+      step = int(session.run(get_global_step()))
+      self._saved_step = step
+      self._compare_input(session, path, step)
+      return path
+    if reasons:
+      raise UsageError(f'No checkpoint in {self.folder} can be read:\n{format_lines(reasons)}\nPut '
+                       'a copy that is whole there, or give another checkpoint_dir to start anew.')
+    return None
+
+  def take(self, session: Any, plan: Optional[Plan] = None) -> Snapshot:
+    """Returns the values of all variables, between two steps.
+
+    The `plan` is that of a run that has resumed; None for that of the inputs.
+    """
+    return take_snapshot(session, plan or (self._inputs and self._inputs.plan))
+
+  def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
+    """Writes a snapshot, and the history, in the background, once the one before it is written."""
+    self.wait()
+    # Formatted now, since the loop may add to the history meanwhile.
+    notes = None if history is None else (history.format(), history.best_first())
+    self._writing_step = snapshot.step
+    self._writing = self._thread.submit(self._write, snapshot, notes)
+
+  def save(self, session: Any, history: Optional[History] = None,
+           plan: Optional[Plan] = None) -> str:
+    """Saves all variables now, under the number of their updates; returns the path, or raises."""
+    snapshot = self.take(session, plan)
+    self.write(snapshot, history)
+    self.wait()
+    if not self.has_saved(snapshot.step):
+      raise RunError(self.error or f'the checkpoint of step {snapshot.step} could not be written')
+    return files.path_of(self.folder, snapshot.step)
+
+  def has_saved(self, step: int) -> bool:
+    """Whether `step` is the newest that this run restored, saved or is saving."""
+    return step in (self._writing_step, self._saved_step)
+
+  def wait(self) -> None:
+    """Waits for the checkpoint that is being written."""
+    writing, self._writing = self._writing, None
+    if writing is not None:
+      writing.result()
+
+  def close(self) -> None:
+    """Waits, and frees the session that writes."""
+    self.wait()
+    if self._writer is not None:
+      self._writer.session.close()
+      self._writer = None
+
+  def _compare_input(self, session, path, step):
+    """Finds where the data stands; notes other data, another order, or steps of another size."""
+    if self._inputs is None:
+      return
+    reader, data, plan = tf.train.load_checkpoint(path), self._data, self._inputs.plan
+    texts, is_new = [], False
+    if data is not None:
+      texts, is_new = [data.take_up(session, reader, path, step)], bool(data.compare(reader))
+    seen = int(session.run(get_examples_seen()))
+    self.point, batch_size = read_point(reader, plan, step, seen)
+    if is_new:
+      self.point, batch_size = plan.point_of(step, seen), plan.batch_size
+    elif data is not None and not reader.has_tensor(POINT_TENSOR):
+      data.check_steps(path, step=step, examples_seen=seen,
+                       was_carried=reader.has_tensor(CARRY_TENSOR))
+    saved = None
+    if reader.has_tensor(ORDER_TENSOR):
+      saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
+    plan = plan.resumed_at(self.point)
+    text = explain_order(path, plan=plan, order=self._inputs.order, saved=saved)
+    texts += [text and f'WARNING: {text}', explain_batch_size(batch_size, plan, self._inputs.order)]
+    for text in filter(None, texts):
+      self.warn(text)
+
+  def _write(self, snapshot, notes):
+    """Writes a checkpoint, whole or not at all, in a thread."""
+    try:
+      constants = dict(self._constants)
+      if self._inputs is not None and snapshot.point is not None:
+        constants[POINT_TENSOR] = np.array(
+            [self._inputs.plan.batch_size, snapshot.point.epoch, snapshot.point.position])
+      self._writer = self._writer or Writer(self._variables, constants)
+      with folder_aside(self.folder) as aside:
+        self._writer.write(os.path.join(aside, files.PREFIX),
+                           [*snapshot.values.values(), *constants.values()])
+        if notes is not None:
+          write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
+        path = files.path_of(self.folder, snapshot.step)
+        for suffix in files.SUFFIXES:
+          os.replace(os.path.join(aside, files.PREFIX) + suffix, path + suffix)
+      self._saved_step = snapshot.step
+      self.reason = ''
+      best_first = notes[1] if notes else []
+      try:
+        self._forget_oldest(snapshot.step, best_first)
+      except OSError:  # Once more, since the checkpoint is there, and would not be named.
+        self._forget_oldest(snapshot.step, best_first)
+    except (OSError, tf.errors.OpError) as error:
+      text = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
+              f'{find_reason(error)}; those before it stay')
+      self.reason = text
+      if self._stop_on_full_disk:
+        self.error = text
+      else:
+        self.warn('WARNING: ' + text)
+    finally:
+      self._writing_step = None
+
+  def _forget_oldest(self, written, best_first):
+    """Writes the state file, then deletes all checkpoints but the newest ones and the best.
+
+    A checkpoint newer than the one just written is damaged, or the run would have resumed from it.
+    It does not count as one to keep.
+    """
+    steps = [step for step in files.list_steps(self.folder) if step <= written]
+    kept = steps[:self._keep]
+    kept += [step for step in best_first if step in steps][:1]
+    names = [f'{files.PREFIX}-{step}' for step in sorted(set(kept))]
+    newest = f'{files.PREFIX}-{written}'
+    state = f'model_checkpoint_path: "{newest}"\n' + ''.join(
+        f'all_model_checkpoint_paths: "{name}"\n' for name in names)
+    write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
+    for step in set(steps) - set(kept):
+      for suffix in reversed(files.SUFFIXES):
+        with contextlib.suppress(FileNotFoundError):  # Earlier versions wrote no sums.
+          os.remove(files.path_of(self.folder, step) + suffix)
+    files.sync(self.folder)
+
+  def _clean_up(self):
+    """Removes files that a killed run left half written."""
+    sweep(self.folder)
+    for name in os.listdir(self.folder):
+      path = os.path.join(self.folder, name)
+      if (name.startswith(files.PREFIX) and name.endswith(DATA) and
+          not os.path.exists(path[:-len(DATA)] + INDEX)):
+        self.warn(f'WARNING: {path} has no index, and cannot be used')

@@ -1,0 +1,60 @@
+"""Weights: those of a run that measured best, for a graph that does not train."""
+
+import os
+import sys
+from typing import Optional
+
+from tensorflow_v1 import Session, tf
+from towers.base.output import write_line
+from towers.base.reason import find_reason
+from towers.base.usage_error import UsageError
+from towers.checkpoint.files import list_steps, open_reader
+from towers.checkpoint.history import History
+from towers.checkpoint.restore import check_same_variables, read_tensors, read_values
+from towers.update.averages import AVERAGES_TENSOR, name_average
+from towers.warm_start.parts import Part, Tensor, find_part
+
+
+def find_best(folder: str, metric: Optional[str]) -> int:
+  """Returns a folder's best step by a metric (None: the run's), the newest without validations."""
+  steps = list_steps(folder)
+  if not steps:
+    problem = ('has no checkpoint' if os.path.isdir(folder) else
+               'is a file' if os.path.isfile(folder) else 'does not exist')
+    raise UsageError(f'checkpoint_dir={folder} {problem}: give the folder of a run that has saved.')
+  history = History(metric=metric)
+  history.read(folder, sys.maxsize)
+  history.check_metric()
+  return next(step for step in history.best_first() + steps if step in steps)
+
+
+def restore_weights(session: Session, path: str) -> None:
+  """Gives the default graph's variables a checkpoint's weights, or their averages, and no more.
+
+  A checkpoint of another model, or a damaged one, is a UsageError.
+  """
+  variables = tf.global_variables()
+  try:
+    reader = open_reader(path)
+    tensors = read_tensors(reader)
+    parts = {variable: find_part(variable, tensors) for variable in variables}
+    averages = {variable: name_average(variable.op.name) for variable in variables
+                if name_average(variable.op.name) in tensors}
+    if averages and not reader.has_tensor(AVERAGES_TENSOR):
+      write_line(f'{min(averages.values())} in {path} is an average of the model itself, which '
+                 'validation did not measure: the weights are taken. A variable of this name in '
+                 'predict reads it.')
+      averages = {}
+    parts.update({variable: Part(name, Tensor(variable.shape, variable.dtype.base_dtype))
+                  for variable, name in averages.items()})
+    expected = {part.name: part.tensor for part in parts.values()}
+    check_same_variables(
+        path, {name: tensor for name, tensor in tensors.items() if name in expected}, expected,
+        fix='Give the flags that it was written with, or another checkpoint_dir.')
+    for variable, value in read_values(reader, parts).items():
+      variable.load(value, session)
+  except UsageError:
+    raise
+  except Exception as error:  # A damaged file makes TensorFlow raise anything.
+    raise UsageError(f'{path} cannot be read: {find_reason(error)}. Put a copy that is whole '
+                     'there.') from None

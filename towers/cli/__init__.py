@@ -1,0 +1,1 @@
+"""The command line: flags, jobs, exit codes."""

@@ -1,0 +1,234 @@
+"""Jobs: what the command line can be asked for, one function each."""
+
+import contextlib
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any, Dict, Sequence
+
+import towers.models as models
+from towers.annexes import load as load_annex
+from towers.base.output import write_line
+from towers.base.usage_error import UsageError, check_parameters
+from towers.cli.flags import say_in_flags
+from towers.cli.user_functions import find_predict, load_function
+from towers.data import DataSet, Examples, LoadSettings, load
+from towers.input.micro_batches import read_accumulate
+from towers.placement.cluster import Cluster
+from towers.process.run_error import end_process
+from towers.process.signals import Signals
+from towers.process.startup import Startup
+from towers.settings.config import Config
+from towers.settings.setting import is_function
+
+if TYPE_CHECKING:
+  from towers.session.serving import Predict
+  from towers.tower.model_call import Model
+
+
+def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
+          signals: Signals) -> None:
+  """Trains the program that a config describes, and exports it if asked.
+
+  Args:
+    config: of this worker.
+    cluster: the workers.
+    data_set: the splits.
+    startup: entered.
+    signals: entered.
+  """
+  from tensorflow_v1 import tf
+  from towers.cli.build import build_configured
+  from towers.placement.workers import Workers
+  from towers.tower.losses import ScalarLoss
+  from towers.training.reporting.describe import describe_ops
+  from towers.training.run import Run
+
+  _check_warm_start(config, cluster)
+  devices = _build_devices(config)
+  export = None
+  if config.export_dir:
+    # A model that cannot be exported is refused before all those steps, rather than after.
+    export = load_annex('--export_dir')(
+        config.export_dir, checkpoint_dir=config.checkpoint_dir, examples=data_set.train,
+        predict=_find_predict(config, data_set), best_metric=config.best_metric)
+  model = _build_model(config, data_set)
+  settings = dict(dataclasses.asdict(config),
+                  last_batch=_choose_last_batch(config, devices, cluster, data_set.train))
+
+  def build(accumulate):
+    with tf.Graph().as_default() as graph:
+      startup.begin('graph', lambda: (
+          f'building the graph ({len(graph.get_operations()):,} ops so far)'))
+      changes = dict(accumulate=accumulate, last_batch=settings['last_batch'])
+      try:
+        program = build_configured(dataclasses.replace(config, **changes), model, data_set,
+                                   Workers(cluster.num_workers, cluster.rank))
+      except ScalarLoss:
+        if config.last_batch != 'auto':
+          raise
+        settings['last_batch'] = 'keep'
+        return build(accumulate)
+      startup.note(describe_ops(graph, len(devices.names)))
+    return program
+
+  source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
+  if cluster.trains_together and data_set.bad_records is not None:
+    # A step that fails while workers wait for each other crashes TensorFlow 1.14 now and then.
+    data_set.bad_records.on_failure = lambda message: end_process(say_in_flags(message), 2)
+  run = Run(config, settings, startup, signals, bad_records=data_set.bad_records)
+  run.train(
+      build, devices=devices, num_towers=len(devices.names) - (config.validation == 'tower'),
+      splits=(data_set.train, data_set.validation),
+      described=dict(data=config.data, source=source, model=config.model,
+                     update=f'{config.optimizer}, {config.schedule} schedule, '
+                            f'peak rate {config.peak_learning_rate():g}'))
+  if export is not None and not cluster.is_evaluator:
+    write_line(f'exported to {export()}')
+
+
+def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Examples) -> str:
+  """Returns what `last_batch` says; 'auto' is as in the newest checkpoint that can be read.
+
+  A new run of one worker carries where XLA compiles, which so has one shape to compile.
+  """
+  from towers.checkpoint.files import find_checkpoints, open_reader
+  from towers.input.order import CARRY_TENSOR
+  from towers.placement.devices import compiles
+
+  if config.last_batch != 'auto':
+    return config.last_batch
+  for path in find_checkpoints(config.checkpoint_dir) if config.checkpoint_dir else ():
+    with contextlib.suppress(Exception):  # A damaged one makes TensorFlow raise anything.
+      return 'carry' if open_reader(path).has_tensor(CARRY_TENSOR) else 'keep'
+  may_carry = train.buckets is None and not train.marks_bad and cluster.num_workers == 1
+  return 'carry' if may_carry and compiles(devices.kind, config.precision) else 'keep'
+
+
+def check(config: Config, data_set: DataSet) -> bool:
+  """Compares the model's towers with one tower; returns whether they agree.
+
+  Random ops that keep a state of their own differ between towers; then a second comparison leaves
+  them out by `is_training=False`. GPUs are used with `--device=gpu` alone.
+  """
+  from tensorflow_v1 import use_deterministic_kernels, use_tf32
+  from towers.checks import towers as towers_check
+  from towers.training.reporting.describe import describe_check
+
+  on_gpus = config.device == 'gpu'
+  if config.deterministic or on_gpus:
+    use_deterministic_kernels()
+  # Towers that differ by the rounding of TF32 would look different for other causes.
+  use_tf32(config.tf32 == 'on' and not on_gpus)
+  model = _build_model(config, data_set)
+  reports = []
+  for is_training in (True, False):
+    reports.append(towers_check.check(
+        model, data_set.train, num_towers=config.num_gpus or 2, batch_size=config.batch_size,
+        seed=config.seed, batch_norm=config.batch_norm, is_training=is_training,
+        device='gpu' if on_gpus else 'cpu'))
+    write_line(f'is_training={is_training}: {reports[-1].format()}')
+    if reports[-1].agrees or not reports[-1].draws:
+      break
+  write_line(describe_check(config))
+  return reports[-1].agrees and all(report.agrees or report.only_draws for report in reports)
+
+
+def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
+  """Measures the input modes without towers; returns examples per second by mode."""
+  from towers.placement.devices import build_devices
+  measure = load_annex('--input_only')
+  devices = build_devices(config.num_gpus, config.device)
+  return measure(
+      data_set.train, devices, batch_size=config.batch_size,
+      accumulate=read_accumulate(config.accumulate),
+      last_batch='keep' if config.last_batch == 'auto' else config.last_batch,
+      shuffle=config.shuffle, seed=config.seed, input_threads=config.input_threads)
+
+
+def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dict[str, Any]:
+  """Finds the largest batch that fits into the towers' memory; `command` starts the program again.
+
+  Returns what it found, as `--result_file` holds it.
+  """
+  find = load_annex('--find_batch')
+  return find(config, _build_devices(config), num_examples=data_set.train.num_examples,
+              command=command)
+
+
+def predict(config: Config) -> None:
+  """Writes what the model predicts of the examples that --predict gives."""
+  of_run: Dict[str, Any] = {}
+  if config.export_dir is None:
+    data_set = load_data(config)
+    of_run = dict(predict=_find_predict(config, data_set), examples=data_set.train)
+  load_annex('--predict')(config, **of_run)
+
+
+def _build_devices(config):
+  """Returns the towers' devices, with the notice printed; refuses what they cannot do."""
+  from tensorflow_v1 import use_deterministic_kernels, use_tf32
+  from towers.placement.devices import build_devices
+
+  if config.deterministic:
+    use_deterministic_kernels()
+  use_tf32(config.tf32 == 'on')
+  devices = build_devices(config.num_gpus, config.device, logical_gpus=config.logical_gpus,
+                          gpu_memory=config.gpu_memory)
+  if devices.notice:
+    write_line(f'towers: {devices.notice}', sys.stderr)
+  if config.data_format == 'NCHW' and devices.kind == 'CPU':
+    raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, '
+                     'whose weights and checkpoints are the same.')
+  return devices
+
+
+def _check_warm_start(config, cluster):
+  """Examines the file of initial weights, before anything is built that needs it."""
+  from towers.checkpoint.files import find_checkpoints
+  from towers.warm_start.weights_file import check_weights
+
+  if config.init_from is None or not cluster.is_chief or cluster.is_evaluator:
+    return
+  if config.checkpoint_dir is None or not find_checkpoints(config.checkpoint_dir):
+    check_weights(config.init_from)
+
+
+def load_data(config: Config) -> DataSet:
+  """Returns the data set of a config, or what its own function returns."""
+  if not is_function(config.data):
+    return load(config.data, **{name: getattr(config, name) for name in LoadSettings._fields})
+  function = load_function('data', config.data)
+  check_parameters(function, f'data={config.data}', fix='give its parameters defaults')
+  loaded = function()
+  if isinstance(loaded, DataSet):
+    return loaded
+  splits = loaded if type(loaded) is tuple else (loaded,)
+  if len(splits) not in (1, 2) or not all(isinstance(split, Examples) for split in splits):
+    from towers.settings.arguments import describe
+    raise UsageError(f'data={config.data} returned {describe(loaded)}: return towers.Examples, as '
+                     'of towers.from_arrays, or a pair of them for training and validation.')
+  return DataSet(*splits)
+
+
+def _find_predict(config, data_set) -> 'Predict':
+  from towers.session.serving import classify
+  if is_function(config.model):
+    return find_predict(config.model)
+  _check_num_classes(config, data_set)
+  return classify(models.build_logits(config.model, num_classes=data_set.num_classes))
+
+
+def _build_model(config, data_set) -> 'Model':
+  if is_function(config.model):
+    return load_function('model', config.model)
+  _check_num_classes(config, data_set)
+  return models.build_classifier(
+      config.model, num_classes=data_set.num_classes, data_format=config.data_format,
+      label_smoothing=config.label_smoothing, drop_path=config.drop_path)
+
+
+def _check_num_classes(config, data_set):
+  if not data_set.num_classes:
+    raise UsageError(f'model={config.model} must know the number of classes, which '
+                     f'data={config.data} does not tell: return a towers.DataSet with num_classes '
+                     'and image_shape, or give a model of your own.')

@@ -1,0 +1,1 @@
+"""Coupling: whether a model's examples depend on each other, measured on the live program."""

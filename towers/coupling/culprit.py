@@ -1,0 +1,115 @@
+"""The culprit: the first op of which both sides compute other values from the same ones.
+
+No layout of rows is believed. A value is the same on both sides if all entries of all shares are,
+in any order, or each share's, or their sum or mean. Integers may be numbers of rows, and what is in
+a branch or a loop cannot be fetched: through these the way leads on to what they come from.
+"""
+
+from typing import Any, Dict, Iterable, Optional, Sequence
+
+import numpy as np
+
+from tensorflow_v1 import Tensor, tf
+from towers.coupling.comparison import find_share
+from towers.coupling.fed_towers import FedTowers, LeftOut, Sides
+from towers.graph.source import format_op
+from towers.graph.walk import find_dead, find_needed
+from towers.placement.randomness import find_drawn
+
+_CHUNK = 150  # Tensors that are fetched in one run.
+LEAST = 1e-3  # What an op computes is compared with no less than this.
+
+
+def describe_culprit(fed: FedTowers, sides: Sides, roots: Iterable[Any], limit: float) -> str:
+  """Describes the first op of the first tower that makes `roots` differ by more than a share of
+  their size, as the end of a sentence; returns '' if there is none to be seen."""
+  tensor = _find_culprit(fed, sides, [getattr(root, 'values', root) for root in roots], limit)
+  if tensor is None:
+    return ''
+  for value in (tensor, *tensor.op.inputs):
+    draw = find_drawn(value)
+    if draw is not None:
+      return (f'; what {format_op(draw)} draws for an example does not follow from its place in '
+              'the global batch')
+  forward = getattr(tensor.op, '_original_op', None)
+  if forward is None or forward is tensor.op:
+    return f'; its rows are first mixed by {format_op(tensor.op)}'
+  return f'; its rows are first mixed by {tensor.op.name}, in the gradient of {format_op(forward)}'
+
+
+def join_entries(values: Sequence[np.ndarray]) -> np.ndarray:
+  """Returns all entries of arrays, in order of their size."""
+  return np.sort(np.concatenate([np.ravel(value) for value in values]).astype(np.float64))
+
+
+def _find_culprit(fed, sides, roots, limit) -> Optional[Tensor]:
+  given = {tensor for values in fed.given for tensor in values}
+  agrees = _compare(fed, sides, roots, limit)
+
+  def walk(tensors, follow):
+    """Yields what `follow` leads to, within the first tower."""
+    pending, seen = list(tensors), set()
+    while pending:
+      tensor = pending.pop()
+      if tensor not in seen and tensor.op.name.startswith(fed.scope) and tensor not in given:
+        seen.add(tensor)
+        yield tensor
+        pending += follow(tensor)
+
+  def list_suspects(tensor):
+    sources = [fed.totals[tensor]] if tensor in fed.totals else tensor.op.inputs
+    return [source for source in sources if agrees.get(source) is not True]
+
+  def list_unknown(tensor):
+    return list_suspects(tensor) if agrees.get(tensor) is None else []
+
+  return min((tensor for tensor in walk(roots, list_suspects) if agrees.get(tensor) is False
+              and not any(agrees.get(source) is False
+                          for source in walk(list_suspects(tensor), list_unknown))),
+             key=lambda tensor: tensor.op._id, default=None)
+
+
+def _compare(fed, sides, roots, limit) -> Dict[Tensor, Optional[bool]]:
+  """Returns which values agree, of all that the roots need; None where none can be said to."""
+  needed = find_needed([*(root.op for root in roots), *(own.op for own in fed.totals.values())])
+  ops = sorted((op for op in needed if op.name.startswith(fed.scope)), key=lambda op: op._id)
+  dead, agrees = find_dead(ops), {}
+  tensors = [tensor for op in ops if op not in dead for tensor in op.outputs
+             if not tensor.dtype._is_ref_dtype and _has_peers(fed, tensor)
+             and (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype == tf.bool)]
+  for begin in range(0, len(tensors), _CHUNK):
+    chunk = tensors[begin:begin + _CHUNK]
+
+    def fetch(share, chunk=chunk):
+      return [fed.find_peer(tensor, share.tower) for tensor in chunk]
+
+    try:
+      found = [fed.run(sides.reference, fetch), fed.run(sides.other, fetch, fed.given)]
+    except tf.errors.OpError:
+      continue
+    for tensor, *values in zip(chunk, *(zip(*side) for side in found)):
+      differs = _find_least_share(sides, values) > limit
+      agrees[tensor] = not differs or (False if tensor.dtype.is_floating else None)
+  return agrees
+
+
+def _find_least_share(sides, values) -> float:
+  """Returns by what share values differ, in the way of being the same in which they do least."""
+  left, right = values
+  shares = [find_share(join_entries(left), join_entries(right), LEAST)]
+  if len({np.shape(value) for side in values for value in side}) == 1:
+    first, *others = [np.asarray(value, np.float64) for side in values for value in side]
+    shares.append(max(find_share(value, first, LEAST) for value in others))
+    for weighs in (False, True):
+      ours, theirs = [sum(np.asarray(value, np.float64) * (share.num_real if weighs else 1)
+                          for share, value in zip(*side)) for side in zip(sides, values)]
+      shares.append(find_share(ours, theirs, LEAST))
+  return min(shares)
+
+
+def _has_peers(fed: FedTowers, tensor: Tensor) -> bool:
+  """Returns whether every tower has a tensor like one of the first."""
+  try:
+    return all(fed.find_peer(tensor, index) is not None for index in range(len(fed.towers)))
+  except LeftOut:
+    return False

@@ -1,0 +1,277 @@
+"""The fed towers: the live ones on chosen rows at chosen places, and nothing else of a step.
+
+A side is what some towers compute: in one run, or in one for each share where there is one tower.
+
+  reference    tower 0   rows 0 1 2 3 4 5 6 7 8
+  other        tower 0   rows 0 1 2 3            tower 1   rows 4 5 6 7 8
+
+What is no sum over examples by a setting of its own is made the same on both sides:
+
+  kernels    of batch normalisation, forward and backward: they return for a row what they have
+             returned for it on the reference
+  moments    that no kernel takes: those of the reference's first share, for all
+  sums       over all workers, of which no other runs: of that share, for all
+
+No op is added to the graph, and nothing in it is written.
+"""
+
+import contextlib
+import functools
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from tensorflow_v1 import Tensor, replaced, tf
+from towers.coupling.comparison import shake
+from towers.graph.walk import find_dead, find_dependents, find_needed, list_ops
+from towers.graph.writes import find_step_writes
+from towers.placement.randomness import find_draws, is_random
+from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
+from towers.tower.batch_norm import find_moments, is_moving_average
+from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
+from towers.tower.tower import Tower
+
+_BLOCK = 4  # The numbers of a block of the generator.
+
+Values = Dict[Tuple[str, str], List[Any]]
+"""By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('losses',
+'loss') what is summed; ('gradient', variable); ('rows', metric); ('input', op) and ('returned',
+tensor) of kernels; of shares of tower 0 ('penalty', op) and ('update', op), what it assigns."""
+
+
+class LeftOut(Exception):
+  """Why towers are not measured."""
+
+
+class Share(NamedTuple):
+  """What a tower computes on: rows of the pool, the leading `num_real` of them real, at the places
+  from `first` on."""
+  tower: int
+  rows: np.ndarray
+  first: int
+  num_real: int
+
+
+class Sides(NamedTuple):
+  """Two ways to compute the same."""
+  reference: List[Share]
+  other: List[Share]
+
+
+class FedTowers:
+  """Towers whose batches are fed.
+
+  Attributes:
+    sizes: the rows of each tower, None where it takes any number.
+    pool: the rows of all towers' batches, `size` of them; `order` is that in which they are taken.
+    seconds: that the last run took for each tower's share.
+    forward: the ops of the first tower's loss and metrics.
+    totals: the sums over all towers in the first one, each with its own part of it.
+    kernels: of batch normalisation in it, forward and backward.
+    writes: of the first tower's update ops, those that depend on its batch.
+    given: what is fed to each share of the other side beside its rows, once measured.
+  """
+
+  def __init__(self, towers: Sequence[Tower], session: Any, rows: Sequence[Sequence[Any]],
+               num_workers: int = 1):
+    """Finds what a run takes, of a session with variables and of the values of `Batch.flatten` of
+    each tower."""
+    self.towers, self.session, tower = towers, session, towers[0]
+    self.graph, self.scope = tower.loss.graph, tower.scope
+    self.sizes = [each.batch.num_rows for each in towers]
+    self._tensors = [tf.nest.flatten(each.batch.tensors) for each in towers]
+    batches = [[value[:int(flat[-1])] for value in flat[:-1]] for flat in rows if int(flat[-1])]
+    # Towers may pad their batches to other sizes.
+    alike = [batch for batch in batches if all(
+        value.shape[1:] == first.shape[1:] for value, first in zip(batch, batches[0]))]
+    self.pool = [np.concatenate(values) for values in zip(*alike)]
+    self.size = len(self.pool[0]) if self.pool else 0
+    self.order, self.seconds = np.arange(self.size), 0.0
+    self.given: List[Dict[Any, Any]] = []
+    self._fixed: Dict[Any, Any] = {}
+
+    sums, own_sums, batch_sums, batch_moments = [self.graph.get_collection(key, self.scope) for key
+                                                 in (SUMS, OWN_SUMS, BATCH_SUMS, BATCH_MOMENTS)]
+    self.totals, self._has_others = dict(zip(sums, own_sums)), bool(num_workers > 1 and sums)
+    self._sums = [{**each.sums, **{f'{name} (weights)': weight
+                                   for name, weight in each.weights.items()}} for each in towers]
+    fed = {tensor.op for tensor in self._tensors[0]}
+    totals, outputs = {total.op for total in sums}, list_ops(self._sums[0].values())
+    self.forward = find_needed(outputs, without=fed | totals)
+    # Updates wait for what a step adds later. Micro-batches add up moments that averages take.
+    own = {op for op in self.graph.get_operations() if op._id <= tower.loss.op._id}
+    of_batch = find_dependents(
+        fed.union(moment.op for moment in batch_moments), by_control=False, within=own,
+        without=totals.difference(total.op for total in batch_sums))
+    self._written = find_step_writes(self._sums[0].values(), tower.update_ops)
+    self.writes = [write for write in self._written.early + self._written.late
+                   if write.op in of_batch]
+    self._moments = [total for total in batch_sums if total not in self.totals]
+    self._moments += find_moments(self.writes, of_batch, self.forward)
+    # Of moments and sums that are fixed, the gradients are those of other parts too.
+    gradients = zip(*(each.gradients for each in towers))
+    self._gradients = [] if self._moments or self._has_others else list(gradients)
+    needed = find_needed([*outputs, *(list_ops(tower.gradients) if self._gradients else [])],
+                         without=fed)
+    self.kernels = [op for op in sorted(needed, key=lambda op: op._id)
+                     if op.name.startswith(self.scope) and op.type.startswith('FusedBatchNorm')
+                     and op.get_attr('is_training')]
+    self._returned = [tensor for op in self.kernels for tensor in op.outputs[:3]]
+    self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
+                       for op in self.forward for tensor in op.outputs)
+
+  def check(self) -> None:
+    """Raises LeftOut if a run would change the program's state, or cannot be repeated."""
+    if self._written.early:
+      raise LeftOut('the loss or a metric changes a variable')
+    for op in filter(is_random, find_draws(self.forward)):
+      raise LeftOut(f'{op.name} draws by a state of its own')
+
+  @property
+  def unit(self) -> int:
+    """What divides the places at which towers may begin: blocks of draws begin there."""
+    place = self.towers[0].batch.place
+    return 1 if place is None else int(np.gcd(place.multiple, _BLOCK))
+
+  def list_writes(self) -> List[Any]:
+    """Returns the writes that depend on the batch, but for those of moving averages."""
+    return [write for write in self.writes if not all(map(is_moving_average, write.variables))]
+
+  def list_results(self, index: int) -> Dict[Tuple[str, str], Any]:
+    """Returns what is fetched of a tower, by kind and name as in `Values`."""
+    tower, loss = self.towers[index], self.towers[index].sums['loss']
+    found: Dict[Tuple[str, str], Any] = {
+        ('sum', name): value for name, value in self._sums[index].items()}
+    if loss.op.type == 'Sum':
+      found['losses', 'loss'] = loss.op.inputs[0]
+    for name, whole in tower.wholes.items():
+      found.update((('rows', f'{name}, part {number}'), row)
+                   for number, row in enumerate(whole.rows, 1))
+    found.update((('input', op.name), self.find_peer(op.inputs[0], index)) for op in self.kernels)
+    found.update((('returned', tensor.name), self.find_peer(tensor, index))
+                 for tensor in self._returned)
+    found.update((('gradient', variable.op.name), gradients[index]) for variable, gradients in zip(
+        self.towers[0].variables, self._gradients) if gradients[index] is not None)
+    if index == 0:
+      found.update((('penalty', penalty.op.name), penalty) for penalty in tower.penalties)
+      found.update((('update', write.op.name), value) for write in self.list_writes()
+                   for value in self._list_assigned(write))
+    return found
+
+  def _list_assigned(self, write):
+    """Returns what a write assigns, where no other write comes before, no branch and no loop."""
+    values = [value for value in write.op.inputs[1:] if value.dtype != tf.resource]
+    needed = sorted(find_needed(list_ops(values)), key=lambda op: op._id)
+    written = {each.op for each in self._written.early + self._written.late}
+    return [] if written.intersection(needed) or find_dead(needed) else values[-1:]
+
+  def find_peer(self, tensor: Tensor, index: int) -> Tensor:
+    """Returns another tower's tensor like one of the first; raises LeftOut if it has none."""
+    scope, own = self.towers[index].scope, tensor.name[len(self.scope):]
+    # Gradients repeat the tower's scope; those of a clone leave it out, where they can.
+    for inner in (scope, '', self.scope):
+      with contextlib.suppress(KeyError):
+        return self.graph.get_tensor_by_name(scope + own.replace(self.scope, inner))
+    raise LeftOut(f'tower {index} has no tensor like {tensor.name}')
+
+  def measure(self, sides: Sides, shakes: bool = False) -> Tuple[Values, Values]:
+    """Returns what both sides compute; with `shakes`, of rows that change in their last bits."""
+    self.given, self._fixed = [], {}
+    self._fix(sides.reference[0])
+    reference = self._compute(sides.reference, shakes)
+    keys = [key for share in sides.reference for key in _list_keys(share)] if self.kernels else []
+    for share in sides.other if self.kernels else ():
+      index, given = [keys.index(key) for key in _list_keys(share)], {}
+      for tensor in self._returned:
+        values = reference['returned', tensor.name]
+        if np.ndim(values[0]) > 1:
+          value = np.concatenate(values)[index]
+        else:  # Gradients of scale and offset are sums, which the shares make up together.
+          value = sum(values) / len(sides.other) if 'Grad' in tensor.op.type else values[0]
+        given[self.find_peer(tensor, share.tower)] = value
+      self.given.append(given)
+    return reference, self._compute(sides.other, shakes)
+
+  def _compute(self, side, shakes) -> Values:
+    joined: Values = {}
+    results = [self.list_results(share.tower) for share in side]
+    found = self.run(side, lambda share: list(self.list_results(share.tower).values()), self.given,
+                     shakes)
+    for names, values in zip(results, found):
+      for key, value in zip(names, values):
+        joined.setdefault(key, []).append(value)
+    return joined
+
+  def _fix(self, share):
+    """Fixes moments and sums over all workers as those of the first tower."""
+    for total, own in self.totals.items() if self._has_others else ():
+      if total in self.graph.get_collection(BATCH_SUMS):  # Next to them there is a mean of 0.
+        channels = total.shape.as_list()[0] // 2
+        self._fixed[total] = np.float32([0.0] * channels + [1.0] * (channels + 1))
+      else:
+        [self._fixed[total]] = self.run([share], functools.partial(_get, own))
+    if self._moments:
+      [moments] = self.run([share], functools.partial(_get, self._moments))
+      self._fixed.update(zip(self._moments, moments))
+
+  def run(self, side: Sequence[Share], fetch: Callable[[Share], Any],
+          given: Sequence[Dict[Any, Any]] = (), shakes: bool = False) -> List[Any]:
+    """Returns for each share the values of what `fetch` returns for it.
+
+    TensorFlow lets nobody feed or fetch what is inside of a branch, but here.
+    """
+    shares = list(zip(side, given or [{}] * len(side)))
+    is_together = len({share.tower for share in side}) == len(side)
+    found: List[Any] = []
+    began = time.monotonic()
+    for together in [shares] if is_together else [[share] for share in shares]:
+      feed = self._feed_idle({share.tower for share, _ in together})
+      for share, others in together:
+        feed.update(self._feed(share, sum(each.num_real for each in side)))
+        feed.update(others)
+      if shakes:
+        random = np.random.RandomState(0)
+        feed = {tensor: shake(np.asarray(value), random) for tensor, value in feed.items()}
+      with replaced(*((self.graph, name, type(getattr(self.graph, name))())
+                      for name in ('_unfeedable_tensors', '_unfetchable_ops'))):
+        found += self.session.run([fetch(share) for share, _ in together], feed)
+    self.seconds = (time.monotonic() - began) / len(side)
+    return found
+
+  def _feed(self, share, total):
+    """Returns what a tower is fed with, on a side of `total` examples."""
+    tower, rows = self.towers[share.tower], self.order[share.rows % self.size]
+    rows = np.resize(rows, self.sizes[share.tower] or len(rows))
+    feed = {tensor: value[rows] for tensor, value in zip(self._tensors[share.tower], self.pool)}
+    feed.update((self.find_peer(tensor, share.tower), value)
+                for tensor, value in self._fixed.items())
+    numbers = [(tower.whole.num_examples, total), (tower.whole.divisor, float(total)),
+               (tower.num_examples, share.num_real)]  # The first may be the last.
+    place = tower.batch.place
+    if place is not None:
+      numbers += [(place.first, share.first * place.stride), (place.num_slots, total)]
+      if place.stride > 1:  # Neighbours in the pool are none in an epoch, which has few slots.
+        numbers += [(slots, share.first + np.arange(share.num_real))
+                    for slots in self.graph.get_collection(SLOTS, tower.scope)]
+    feed.update((number, value) for number, value in numbers if tf.is_tensor(number))
+    return feed
+
+  def _feed_idle(self, busy):
+    """Returns what towers without a share are fed with: a row that takes no part in sums."""
+    feed = {}
+    if self.totals and not self._has_others:
+      for index, takes_part in enumerate(self.graph.get_collection(TAKES_PART)):
+        if index not in busy:
+          feed.update(self._feed(Share(index, np.array([0]), 0, 1), 1))
+        feed[takes_part] = index in busy
+    return feed
+
+
+def _list_keys(share):
+  return list(enumerate(share.rows.tolist(), share.first))
+
+
+def _get(fetched, share):
+  del share
+  return fetched

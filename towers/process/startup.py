@@ -1,0 +1,143 @@
+"""Start-up: the phases before the first step, timed and shown, since a deep net takes a while.
+
+  building the graph (31,000 ops so far) … 15 s            during a long phase
+  ready in 21.3 s: packages and files 2.0, graph 12.2 (2 towers of 10,602 ops), variables 3.0, first
+  step 4.1
+
+Workers that start together limit the time: one that hangs would keep all waiting. Before they have
+met, a start may take as long as it needs, as to index many files, but not do nothing for long.
+"""
+
+import threading
+import time
+from typing import Any, Callable, Dict, Optional, Union
+
+from towers.base.output import write_line
+from towers.process.run_error import RunError, WorkerGone, end_process
+
+_BEAT_SECONDS = 5.0
+# A process that has not used so much CPU time in the limit hangs. The beat itself uses far less.
+_LEAST_CPU_SECONDS = 1.0
+
+
+class Startup:
+  """Times the phases of a start one after another, and prints the progress of a long one.
+
+  Attributes:
+    started: time.monotonic() when the process began.
+    seconds: of every phase that has ended, by name.
+  """
+
+  def __init__(self, started: float, *, stream: Any = None, beat_seconds: float = _BEAT_SECONDS,
+               end: Callable[[str, int], Any] = end_process,
+               cpu_clock: Callable[[], float] = time.process_time):
+    """Begins with the phase 'packages and files', which is silent.
+
+    Args:
+      started: time.monotonic() when the process began.
+      stream: to write to; None for sys.stdout.
+      beat_seconds: how long a phase stays silent, and then the time between two lines.
+      end: called in a thread with the reason and an exit code when the time is over.
+      cpu_clock: CPU seconds of this process.
+    """
+    self.seconds: Dict[str, float] = {}
+    self._notes: Dict[str, str] = {}
+    self.started = self._phase_started = started
+    self._name = 'packages and files'
+    self._doing: Union[str, Callable[[], str]] = ''
+    self._stream = stream
+    self._beat_seconds = beat_seconds
+    self._end = end
+    self._limit_seconds: Optional[float] = None
+    self._limited_since = 0.0
+    self._cpu_clock = cpu_clock
+    self._idle_limit: Optional[float] = None
+    self._idle_since = self._cpu_seconds = 0.0
+    self._is_over = threading.Event()
+    self._lock = threading.Lock()
+    self._thread = threading.Thread(target=self._beat, name='startup', daemon=True)
+
+  def __enter__(self) -> 'Startup':
+    self._thread.start()
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._is_over.set()
+    self._thread.join()
+
+  def begin(self, name: str, doing: Union[str, Callable[[], str]]) -> None:
+    """Ends the phase before and begins the next one.
+
+    Args:
+      name: what the last line calls it.
+      doing: what the lines in between say, as 'building the graph'; or a function that returns it.
+    """
+    with self._lock:
+      self._end_phase()
+      self._name, self._doing = name, doing
+
+  def limit(self, seconds: Optional[float]) -> None:
+    """Gives the rest of the start a time from now on; None takes the limit away."""
+    with self._lock:
+      self._limit_seconds, self._limited_since = seconds, time.monotonic()
+
+  def limit_idleness(self, seconds: Optional[float]) -> None:
+    """Ends a start that does nothing for so long from now on; None takes the limit away."""
+    with self._lock:
+      self._idle_limit, self._idle_since = seconds, time.monotonic()
+      self._cpu_seconds = self._cpu_clock()
+
+  def _find_idleness(self, now):
+    """Returns in words what does not end, if nothing has been done for too long; else ''."""
+    used = self._cpu_clock()
+    if self._idle_limit is None or used - self._cpu_seconds >= _LEAST_CPU_SECONDS:
+      self._idle_since, self._cpu_seconds = now, used
+    elif now - self._idle_since >= self._idle_limit:
+      return (f'This worker has done nothing for {self._idle_limit:g} s (start_seconds), and the '
+              f"others wait for it. It is still at '{self._name}': see what it waits for, such as "
+              'a disk, and start all workers again; raise start_seconds if that may take so long.')
+    return ''
+
+  def note(self, text: str) -> None:
+    """Adds a note on the phase, which the last line puts in brackets."""
+    self._notes[self._name] = text
+
+  def finish(self) -> None:
+    """Ends the last phase and writes the last line; does nothing when called again."""
+    with self._lock:
+      if self._is_over.is_set():
+        return
+      self._is_over.set()
+      self._end_phase()
+      phases = []
+      for name, seconds in self.seconds.items():
+        note = f' ({self._notes[name]})' if name in self._notes else ''
+        phases.append(f'{name} {seconds:.1f}{note}')
+      write_line(f"ready in {time.monotonic() - self.started:.1f} s: {', '.join(phases)}",
+                 self._stream)
+
+  def _end_phase(self):
+    now = time.monotonic()
+    self.seconds[self._name] = now - self._phase_started
+    self._phase_started = now
+
+  def _beat(self):
+    while not self._is_over.wait(self._beat_seconds):
+      with self._lock:
+        if self._is_over.is_set():
+          return
+        now = time.monotonic()
+        doing = self._doing() if callable(self._doing) else self._doing
+        if self._limit_seconds is not None and now - self._limited_since >= self._limit_seconds:
+          self._end(
+              f'{doing} does not end: not all workers are ready to train {self._limit_seconds:g} s '
+              '(start_seconds) after they had met. This one hangs, or waits for one that does and '
+              'says so. Start all workers again; raise start_seconds if they need longer.',
+              WorkerGone.exit_code)
+          return
+        idleness = self._find_idleness(now)
+        if idleness:  # None of the other workers is to blame.
+          self._end(idleness, RunError.exit_code)
+          return
+        if doing and now - self._phase_started >= self._beat_seconds:
+          write_line(f'{doing} … {now - self._phase_started:.0f} s', self._stream)

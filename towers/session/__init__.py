@@ -1,0 +1,1 @@
+"""A session: a program's graph running, step by step."""

@@ -1,0 +1,121 @@
+"""Failures: TensorFlow's errors as one message that names the tower, the input and the fix.
+
+  OutOfRangeError, NotFoundError,
+  InvalidArgumentError … from an iterator   ─► the split and the towers it feeds
+  a staging area out of balance             ─► the tower, and what to call instead
+  a label that is no class                  ─► the label, and how many classes there are
+  out of memory                             ─► device, shape, examples, what to try
+  anything else                             ─► the op, and its tower if it is in one
+"""
+
+import re
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from towers.base.reason import find_message, find_reason
+from towers.base.usage_error import UsageError
+from towers.graph.sizes import format_bytes
+from towers.input.micro_batches import find_more
+from towers.input.pipeline import GET_NEXTS
+from towers.process.run_error import OutOfMemory, RunError
+from towers.session.out_of_memory import NODE, is_out_of_memory
+from towers.session.steps import Steps
+from towers.training_graph import TrainingGraph
+
+# Bytes per element, where they are not 4.
+_BYTES = {'double': 8, 'int64': 8, 'half': 2, 'bfloat16': 2, 'bool': 1, 'uint8': 1, 'int8': 1}
+# The check of an area whose balance a run of the user's own has disturbed, see `staging`.
+_STARVED = re.compile(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches')
+_UNEQUAL = re.compile('Cannot (batch tensors with different shapes|add tensor to the batch)')
+_LABEL = re.compile(r'label value of (-?\d+) which is outside the valid range of (\[.*?\))')
+_NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')
+
+
+def explain(error: Exception, steps: Steps) -> Union[RunError, UsageError]:
+  """Returns the error of a step in words for the user."""
+  program = steps.program
+  text = find_message(error)
+  when = f'in {steps.activity}, after {steps.step} steps'
+  starved = _STARVED.search(text)
+  if starved:
+    return RunError(f'{starved[0]} between two runs, and another number is there: a run of '
+                    'session.tf_session has taken a batch and put none, or the other way round. '
+                    'Nothing was changed. Use session.run instead, and session.restore to go on '
+                    'from a checkpoint.')
+  if is_out_of_memory(error):
+    return _explain_memory(error, text, when, steps)
+  cause = find_reason(error)
+  nodes = NODE.findall(text)
+  feed = next(filter(None, (find_feed(node, program) for node in nodes)), None)
+  if feed:
+    fix = ("Examples of unequal sizes are padded by towers.padded(examples, pad_to='batch')."
+           if _UNEQUAL.search(cause) else
+           'Checkpoints from before are whole: correct the data, and start the run again to resume '
+           'from there.')
+    return RunError(f'{feed} failed {when}: {cause}. {fix}')
+  tower = next(filter(None, (re.match(r'tower_(\d+)/.*', node) for node in nodes)), None)
+  label = _LABEL.search(cause)
+  if tower and label:
+    return UsageError(f'Tower {tower[1]} got the label {label[1]}, and its model knows those in '
+                      f'{label[2]}: correct the labels, or give the model more classes.')
+  if tower:
+    return RunError(f'Tower {tower[1]} failed {when}, in the op {tower[0]}: {cause}')
+  return RunError(f'The run failed {when}: {cause}')
+
+
+def find_feed(node: str, program: TrainingGraph) -> Optional[str]:
+  """Returns in words whose input the op `node` is: split and towers; None for other ops."""
+  try:
+    op = program.graph.get_operation_by_name(node)
+  except (KeyError, ValueError):
+    return None
+  for feed in program.feeds if op.type in GET_NEXTS else ():
+    if f'next_{feed.inputs.name}' in node:
+      return f'The input of {describe_towers(feed, op)} (split {feed.inputs.name})'
+  return None
+
+
+def describe_towers(feed: Any, op: Any) -> str:
+  """Returns in words which towers a get_next op feeds: one in mode `shard`, otherwise all."""
+  handles = list(dict.fromkeys(
+      _origin(other.inputs[0]) for other in op.graph.get_operations()
+      if other.type in GET_NEXTS and f'next_{feed.inputs.name}' in other.name))
+  count = len(feed.devices)
+  if len(handles) == count and count > 1:
+    return f'tower {handles.index(_origin(op.inputs[0]))}'
+  return 'tower 0' if count == 1 else f'all {count} towers, which share one iterator'
+
+
+def _origin(handle):
+  """Returns the op that makes an iterator's handle, outside of any branch."""
+  op = handle.op
+  while op.type in ('Switch', 'Identity', 'RefSwitch', 'Enter'):
+    op = op.inputs[0].op
+  return op
+
+
+def _explain_memory(error, text, when, steps):
+  program, plan = steps.program, steps.program.plan
+  match = _NO_ROOM.search(text)
+  if match:
+    shape, dtype, device = match.groups()
+    sizes = [int(size) for size in shape.split(',') if size]
+    num_bytes = _BYTES.get(dtype, 4) * int(np.prod(sizes))
+    where = (f"{device.replace('device:', '')} has no room for a tensor of shape "
+             f"[{shape.replace(',', ', ')}], {dtype}, {format_bytes(num_bytes)}")
+  else:
+    where = f'a device has no room: {find_reason(error)}'
+
+  largest = max(plan.shares(plan.micro_batch_size))
+  cause = f'{when}: {where}, at {largest} examples per tower'
+  advice = [f'a smaller batch (batch_size={max(plan.num_towers, plan.batch_size // 2)})']
+  # Before the first step there are variables alone, of which micro-batches have as many.
+  accumulate = None if steps.activity == 'set-up' else find_more(plan)
+  if accumulate is not None:
+    advice.insert(0, f'the same batch in more micro-batches (accumulate={accumulate})')
+  if program.towers[0].recomputed is None:
+    advice.append('activations computed again in the backward pass (recompute=auto)')
+  message = (f"Out of memory {cause}. Try {', '.join(advice)}, 16 bits "
+             '(precision=mixed), or more towers with the same batch.')
+  return OutOfMemory(message, cause=cause, step=steps.step, accumulate=accumulate, error=error)

@@ -1,0 +1,281 @@
+"""Forward: what a model computes of any examples, on the same towers, without training.
+
+  examples, arrays or batches ──► rows for each tower ──► the model, or a function
+                                                  └─► means of metrics, or outputs in order
+
+It has a graph and a session of its own, on the devices of the towers: nothing of a training
+session moves, and a last batch of any size is fine, since batches are fed. A training session keeps
+a few of them open, and copies its weights there only when they may have changed since: so one row
+costs little more than a run.
+"""
+
+import contextlib
+import functools
+import os
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+
+import numpy as np
+
+from tensorflow_v1 import Call, Operation, tf
+from towers.base.usage_error import UsageError
+from towers.checkpoint.files import INDEX, list_steps, path_of
+from towers.checkpoint.weights import find_best, restore_weights
+from towers.data.composite import find_paths
+from towers.graph.ordered_sum import add_all
+from towers.graph.walk import find_needed
+from towers.input.batch import Batch
+from towers.input.plan import dealt
+from towers.placement.devices import Devices, build_devices, build_session_config
+from towers.placement.host import HOST
+from towers.placement.set_values import keep_set_values
+from towers.placement.variables import build_variable_store
+from towers.session.rows import Rows, describe_part, open_rows
+from towers.session.serving import call_predict, name_outputs
+from towers.session.validation_pass import ValidationPass
+from towers.tower.all_towers import join_sums
+from towers.tower.drawing.draws import begin_draws, tie_draws
+from towers.tower.forward_pass import build_forward
+from towers.tower.global_batch import join_batches
+from towers.tower.model_call import Model, ModelCall
+from towers.tower.precision import build_precision
+from towers.tower.recording import record_tower
+from towers.validation import stack_sums
+from towers.warm_start.warm_start import load_values
+from towers.whole import WholeRows, flatten_rows
+
+# By a session: each holds a copy of the weights.
+_MOST_KEPT = 4
+
+
+def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
+             num_towers: Optional[int] = None, device: str = 'auto', precision: str = 'float32',
+             best: bool = True, best_metric: Optional[str] = None) -> Dict[str, float]:
+  """Returns the mean of 'loss' and of each metric of a run's model over examples.
+
+    towers.evaluate('checkpoints', model, towers.from_arrays(images, labels))
+
+  Args:
+    folder: of checkpoints; or the path of one.
+    model: the model that the run has trained, see `towers.Program`.
+    examples: as for `Session.evaluate`.
+    batch_size: rows at a time, over all towers.
+    num_towers, device, precision: see `towers.Program`.
+    best: whether to take the weights of the best validation, and not the newest.
+    best_metric: of the validations; None for that of the run.
+
+  Raises:
+    UsageError: there is no checkpoint, or it or the examples do not fit the model.
+  """
+  path = folder
+  if not os.path.exists(folder + INDEX):
+    step = find_best(folder, best_metric)
+    path = path_of(folder, step if best else max(list_steps(folder)))
+  with open_rows(examples, batch_size) as rows:
+    measured = Forward(model, rows.template, devices=build_devices(num_towers, device),
+                       is_model=True, precision=precision)
+    with contextlib.closing(measured):
+      measured.restore(path)
+      return measured.measure(rows)
+
+
+class Forward:
+  """A model, or a function of a batch, on towers in an open session of its own.
+
+  Attributes:
+    variables: of its graph, by name.
+  """
+
+  def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
+               is_model: bool, variables: str = 'host', precision: str = 'float32'):
+    """Builds it, with variables of any values.
+
+    Args:
+      compute: a `towers.Model`; or a function of parts of a batch that returns a tensor or a dict
+        of tensors, each `[n, ...]`, as for `towers.export`.
+      template: of the batches, see `Rows`.
+      devices: for each tower its device.
+      is_model: which of the two it is.
+      variables: where they live.
+      precision: the precision that towers compute in.
+    """
+    placement = 'first' if variables == 'replicated' else variables
+    names = devices.names
+    self._is_model = is_model
+    with tf.Graph().as_default() as graph, keep_set_values():
+      store = build_variable_store(devices=names, placement=placement)
+      half = build_precision(precision, devices=names, loss_scale=1.0)
+      self._batches = []
+      for device in names:
+        with tf.device(device):
+          tensors = tf.nest.map_structure(lambda part: tf.placeholder(
+              part.dtype, [None, *describe_part(part)[1]]), template)
+        with tf.device(HOST):
+          self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True))
+      draws = begin_draws(store.seed)
+      whole = join_batches(self._batches)
+      call = ModelCall(compute, store, whole, draws, precision=half)
+      if is_model:
+        towers = [build_forward(call, batch, record_tower(device), index=index)
+                  for index, (batch, device) in enumerate(zip(whole.batches, names))]
+        join_sums(towers)
+        self._wholes = [tower.wholes for tower in towers]
+        self._names: Dict[str, Any] = dict(
+            names=list(towers[0].sums), weighted=list(towers[0].weights), losses=towers[0].losses)
+        with tf.device(HOST):
+          self._fetches: Any = [add_all([stack_sums(tower) for tower in towers]),
+                                *flatten_rows(self._wholes)]
+      else:
+        call = call._replace(model=lambda batch, is_training: name_outputs(
+            compute, call_predict(compute, batch)))
+        self._fetches = []
+        for index, (batch, device) in enumerate(zip(whole.batches, names)):
+          with tf.device(device), tf.name_scope(f'tower_{index}') as scope:
+            self._fetches.append(call.compute(batch.tensors, index=index, scope=scope))
+          tie_draws([op for op in graph.get_operations() if op not in store.initial_ops], draws,
+                    tower=index, scope=scope, batch=batch)
+    self._choose = functools.lru_cache(maxsize=None)(self._choose_fetches)
+    with graph.as_default():
+      self.variables = {variable.op.name: variable for variable in tf.global_variables()}
+      self._session = tf.Session(graph=graph, config=build_session_config(devices))
+      self._session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
+                         tf.tables_initializer()])
+
+  def load(self, values: Iterable[np.ndarray]) -> None:
+    """Gives the variables their values, in the order of `variables`."""
+    load_values(self._session, dict(zip(self.variables.values(), values)))
+
+  def restore(self, path: str) -> None:
+    """Gives the variables the weights of a checkpoint, or their averages."""
+    with self._session.graph.as_default():
+      restore_weights(self._session, path)
+
+  def measure(self, rows: Rows) -> Dict[str, float]:
+    """Returns the mean of the loss and of each metric over all rows."""
+    measured = ValidationPass(**self._names, num_steps=0, step=0, rows=WholeRows(self._wholes))
+    for (sums, *values), _ in self._run(rows):
+      measured.add(sums, values)
+    return measured.means()
+
+  def predict(self, rows: Rows) -> Dict[str, Any]:
+    """Returns the outputs for each row, in order, by name; as lists where rows differ in size."""
+    parts: Dict[str, List[np.ndarray]] = {}
+    for of_towers, counts in self._run(rows):
+      for outputs, count in zip(of_towers, counts):
+        for name, values in outputs.items():
+          if len(values) != max(count, 1):
+            raise UsageError(f'The output {name!r} has {len(values)} rows for {max(count, 1)} '
+                             'examples: return one row for each example. The function takes the '
+                             'parts of an example as its arguments, as (images, labels).')
+          parts.setdefault(name, []).append(values[:count])
+    return {name: np.concatenate(values) if len({value.shape[1:] for value in values}) == 1
+            else [row for value in values for row in value] for name, values in parts.items()}
+
+  def close(self) -> None:
+    """Closes the session."""
+    self._session.close()
+
+  def _run(self, rows: Rows) -> Iterator[Tuple[Any, List[int]]]:
+    """Yields what is fetched for each batch, and how many rows each tower has of it.
+
+    The first towers have the rows; of few rows, the outputs of the others are not fetched.
+    """
+    num_towers = len(self._batches)
+    for arrays in rows.batches:
+      counts = [dealt(len(arrays[0]), tower, num_towers) for tower in range(num_towers)]
+      fetches, needed = self._choose(max(1, num_towers - counts.count(0)))
+      feed_dict: Dict[Any, Any] = {}
+      first = 0
+      for batch, count in zip(self._batches, counts):
+        # A tower without a row gets one all the same, which does not count.
+        taken = slice(first, first + count) if count else slice(1)
+        values = [*(array[taken] for array in arrays), count]
+        feed_dict.update(pair for pair in zip(batch.flatten(), values) if pair[0].op in needed)
+        first += count
+      yield self._session.run(fetches, feed_dict), counts
+
+  def _choose_fetches(self, num_filled: int) -> Tuple[Any, Set[Operation]]:
+    """Returns what to fetch where so many of the first towers have rows, and the ops it needs."""
+    fetches = self._fetches if self._is_model else self._fetches[:num_filled]
+    return fetches, find_needed([tensor.op for tensor in tf.nest.flatten(fetches)])
+
+
+class _Kept:
+  """A `Forward` by the key that finds it, with the version of the weights that it has."""
+
+  def __init__(self, key: Any, forward: Forward):
+    self.key, self.forward, self.version = key, forward, None
+
+
+class ForwardCache:
+  """The models and functions that a session was last asked for, each in an open `Forward`."""
+
+  def __init__(self, program: Any):
+    self._program = program
+    self._kept: List[_Kept] = []  # The last one that was asked for at the end.
+    self._prepare_read = functools.lru_cache(maxsize=None)(self._build_read)
+
+  def find(self, compute: Callable[..., Any], rows: Rows, steps: Any, *,
+           is_model: bool) -> Forward:
+    """Returns a model, or a function of a batch, with the weights that a session has now."""
+    program, key = self._program, (compute, is_model, rows.describe())
+    with _comparing(rows.template, program.feed.templates[0].tensors, is_model):
+      kept = next((kept for kept in self._kept if kept.key == key), None)
+      if kept is None:
+        if len(self._kept) == _MOST_KEPT:
+          self._kept.pop(0).forward.close()
+        kept = _Kept(key, Forward(
+            compute, rows.template, devices=program.devices, is_model=is_model,
+            variables=program.settings['variables'], precision=program.settings['precision']))
+      else:
+        self._kept.remove(kept)
+      self._kept.append(kept)
+      version = steps.version
+      if kept.version != version and kept.forward.variables:
+        # By a call, which is no new version.
+        kept.forward.load(self._prepare_read(tuple(kept.forward.variables), steps.session)())
+        kept.version = version
+    return kept.forward
+
+  def _build_read(self, names, session):
+    """Returns a function that reads variables by name, averages of weights in their place."""
+    graph, averages = self._program.graph, self._program.averages
+    with graph.as_default():
+      variables = {variable.op.name: variable for variable in tf.global_variables()}
+    others = sorted(set(names) - set(variables))
+    if others:
+      raise UsageError(f'{others[0]} is no variable of the program, so that it has no value: make '
+                       'the variables by the same names as the model does.')
+    variables.update(averages.variables if averages else {})
+    return Call(session, [graph.as_graph_element(variables[name]) for name in names]).prepare()
+
+  def close(self) -> None:
+    """Closes all sessions."""
+    while self._kept:
+      self._kept.pop().forward.close()
+
+
+@contextlib.contextmanager
+def _comparing(given, trained, is_model):
+  """Explains an error on parts that the program trains otherwise; a function may lack some."""
+  try:
+    yield
+  except Exception as error:  # The model and the function may raise anything.
+    if isinstance(error, UsageError) and error.__cause__ is None:
+      raise
+    parts, own = _describe_parts(given), _describe_parts(trained)
+    if parts == own or not is_model and parts.items() <= own.items():
+      raise
+    raise UsageError(f'The examples have the parts {_join(parts)}, and those that the program '
+                     f'trains on {_join(own)}: give the same structure, dtypes and shapes. It '
+                     f'fails by {type(error).__name__}: {error}') from error
+
+
+def _describe_parts(batch):
+  parts = {path: describe_part(part)
+           for path, part in zip(find_paths(batch), tf.nest.flatten(batch))}
+  return {path: f'{dtype} {[None, *sizes]}'.replace('None', '?')
+          for path, (dtype, sizes) in parts.items()}
+
+
+def _join(parts):
+  return ', '.join(f'{path}: {part}'.lstrip(': ') for path, part in parts.items())

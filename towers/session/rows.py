@@ -1,0 +1,81 @@
+"""Rows: what a user gives to compute on, batch by batch, without training."""
+
+import contextlib
+import itertools
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from tensorflow_v1 import is_dataset, tf
+from towers.base.usage_error import UsageError
+from towers.data.arrays import Gather, from_arrays
+from towers.data.examples import DataSet, Examples
+from towers.input.parse import is_gathered
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
+from towers.settings.arguments import check_examples
+
+
+class Rows(NamedTuple):
+  """Batches of rows to compute on.
+
+  Attributes:
+    template: an array or a tensor for each part of a batch, `[batch, ...]`, in the structure of the
+      examples.
+    batches: for each batch its arrays, in the order of `tf.nest.flatten`, all rows of them real.
+  """
+  template: Any
+  batches: Iterator[List[np.ndarray]]
+
+  def describe(self) -> str:
+    """Returns structure, dtypes and shapes of a batch."""
+    return str(tf.nest.map_structure(describe_part, self.template))
+
+
+def describe_part(part: Any) -> Tuple[str, List[Optional[int]]]:
+  """Returns the dtype of an array or a tensor, and the sizes of its rows, None where any is."""
+  return tf.as_dtype(part.dtype).name, tf.TensorShape(part.shape).as_list()[1:]
+
+
+@contextlib.contextmanager
+def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
+  """Opens what a user gives to compute on.
+
+  Args:
+    given: Examples; or an iterator of batches; or what `from_arrays` takes, a structure of arrays.
+    batch_size: rows at a time, of what does not come in batches.
+  """
+  if hasattr(given, '__next__'):
+    first = next(given, None)
+    if first is None:
+      raise UsageError('The iterator has no batch: give batches, each a structure of arrays.')
+    yield Rows(tf.nest.map_structure(np.asarray, first), (
+        list(map(np.asarray, tf.nest.flatten(batch)))
+        for batch in itertools.chain([first], given)))
+    return
+  if is_dataset(given) or isinstance(given, DataSet) or callable(given):
+    check_examples('examples', given)
+  examples = given if isinstance(given, Examples) else from_arrays(given)
+  gather = examples.parse_batch
+  if isinstance(gather, Gather) and is_gathered(examples):
+    yield Rows(gather.cut(slice(None), examples.arrays), (
+        tf.nest.flatten(gather.cut(slice(first, first + batch_size), examples.arrays))
+        for first in range(0, examples.num_examples, batch_size)))
+    return
+  examples = examples._replace(buckets=None)  # They would change the order.
+  with tf.Graph().as_default() as graph:
+    plan = build_plan(num_examples=examples.num_examples, num_towers=1, name=examples.name,
+                      batch_size=min(batch_size, examples.num_examples))
+    inputs = build_inputs(examples, plan=plan, mode='split')
+    [batch] = inputs.next_batches()
+    fetches = [tf.nest.flatten(batch.tensors), tf.convert_to_tensor(batch.num_examples)]
+  with tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    session.run(inputs.initializer, inputs.feed_dict(0))
+
+    def read():
+      for _ in range(plan.steps_per_epoch):
+        arrays, count = session.run(fetches)
+        if count:
+          yield [array[:count] for array in arrays]
+
+    yield Rows(batch.tensors, read())

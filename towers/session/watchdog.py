@@ -1,0 +1,149 @@
+"""The watchdog: ends a run without progress, and names the towers whose input it waits for.
+
+A `get_next` that waits for a function that never returns blocks in C++, and neither time limits nor
+Ctrl-C end it. (A staging area never blocks: a run that finds it out of balance fails.) So a thread
+checks now and then whether the number of session runs has risen; the loop does nothing for it. If
+it has not for too long, the thread finds out where the run hangs, says so, and ends the process:
+
+  an iterator gives no further batch   ─► the input of the towers that it feeds
+  all iterators do                     ─► the computation itself
+
+The check takes a batch away, which no longer matters.
+"""
+
+import contextlib
+import threading
+import time
+from typing import Any, Callable, Iterator, List, Optional, Sequence
+
+from tensorflow_v1 import tf
+from towers.input.pipeline import GET_NEXTS
+from towers.process.run_error import end_process
+from towers.session.failure import describe_towers
+from towers.session.steps import Steps
+
+# For all iterators at once; long enough for a busy machine.
+_SECONDS_TO_ANSWER = 2.5
+# After longer without progress, asking the other workers does no harm.
+_SECONDS_OF_A_STEP = 2.0
+# Towers that wait in an op hold threads: with as few cores as towers none is left for a data set.
+_PERHAPS_THE_MODEL = (' Or an op of the model, such as a tf.py_func, holds the threads that the '
+                      'data set needs.')
+
+
+class Watchdog:
+  """Ends the process if the watched steps make no progress while it is entered.
+
+  Attributes:
+    steps: the steps that it watches, or None.
+  """
+
+  def __init__(self, *, limit_seconds: float, on_stall: Optional[Callable[[str], Any]] = None,
+               clock: Callable[[], float] = time.monotonic):
+    """Prepares.
+
+    Args:
+      limit_seconds: the longest that a run of the session may take.
+      on_stall: called with the reason in the watchdog's thread; None says it and ends the process.
+      clock: returns seconds.
+    """
+    self._limit_seconds = limit_seconds
+    self._on_stall = on_stall or end_process
+    self._clock = clock
+    self.steps: Optional[Steps] = None
+    self._has_ended = threading.Event()
+    self._pauses = 0
+    self._since = clock()
+
+  def __enter__(self) -> 'Watchdog':
+    self._thread = threading.Thread(target=self._watch, name='watchdog', daemon=True)
+    self._thread.start()
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._has_ended.set()
+    self._thread.join()
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Opens a context that may take any time."""
+    self._pauses += 1
+    try:
+      yield
+    finally:
+      self._pauses -= 1
+
+  def is_busy(self) -> bool:
+    """Whether the run has made progress lately, or is paused."""
+    return bool(self._pauses) or self._clock() - self._since < _SECONDS_OF_A_STEP
+
+  def _watch(self):
+    runs, self._since = None, self._clock()
+    while not self._has_ended.wait(min(1.0, self._limit_seconds / 10)):
+      steps = self.steps
+      if steps is None or self._pauses or steps.runs != runs:
+        runs, self._since = steps and steps.runs, self._clock()
+      elif self._clock() - self._since > self._limit_seconds:
+        try:
+          reason = find_stall(steps)
+        except Exception as error:  # A run that hangs must end in any case.
+          reason = f'what it waits for could not be found out ({error}).'
+        # It may only have been slow, and be done by now.
+        if steps.runs == runs and not self._has_ended.is_set():
+          self._on_stall(f'Nothing went forward for {self._limit_seconds:g} s (stall_seconds) in '
+                         f'{steps.activity}, after {steps.step} steps: {reason}')
+          return
+        runs = None
+
+
+def find_stall(steps: Steps) -> str:
+  """Returns in words what a run that does not return waits for."""
+  if steps.activity == 'the end':
+    return 'the session does not close, since threads of the data set do not return.'
+  for feed in steps.program.feeds:
+    tensors = [batch.flatten()[0] for batch in feed.templates]
+    answers = _ask(steps.session, tensors)
+    silent = list(dict.fromkeys(describe_towers(feed, _find_get_next(tensor))
+                                for tensor, answer in zip(tensors, answers) if answer is None))
+    if silent:
+      return (f"the iterator of {' and '.join(silent)} (split {feed.inputs.name}) gives no batch: "
+              "see what the data set waits for, or raise stall_seconds if it may take that "
+              f"long.{_PERHAPS_THE_MODEL}")
+  or_worker = ', or another worker does, which then says more' if steps.has_other_workers else ''
+  return ('the batches of all towers are there, and the computation does not end: a device hangs, '
+          f'or an op of the model waits{or_worker}. The first step, which also chooses kernels, '
+          'may take longer than others: raise stall_seconds.')
+
+
+def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:
+  """Returns the tensors' values, or None for those that do not come in time."""
+  answers: List[Any] = [None] * len(tensors)
+  # Runs on the asking thread: those of the session may all be blocked.
+  options = tf.RunOptions(inter_op_thread_pool=-1)
+
+  def ask(index):
+    try:
+      answers[index] = session.run(tensors[index], options=options)
+    except Exception:
+      # The iterator has failed, and the run itself reports that.
+      answers[index] = 'failed'
+
+  threads = [threading.Thread(target=ask, args=(index,), name='watchdog-asks', daemon=True)
+             for index in range(len(tensors))]
+  for thread in threads:
+    thread.start()
+  until = time.monotonic() + _SECONDS_TO_ANSWER
+  for thread in threads:
+    thread.join(max(0.0, until - time.monotonic()))
+  return list(answers)
+
+
+def _find_get_next(tensor):
+  """Returns the get_next op of the batch that a tensor belongs to."""
+  pending = [tensor.op]
+  while pending:
+    op = pending.pop()
+    if op.type in GET_NEXTS:
+      return op
+    pending.extend(source.op for source in op.inputs)
+  raise ValueError(f'No iterator gives {tensor}.')

@@ -1,0 +1,1 @@
+"""Settings: the table, the kinds of values, and what goes together."""

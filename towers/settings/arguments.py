@@ -1,0 +1,143 @@
+"""Arguments: what was given where `towers.Program` and `towers.train` take something else.
+
+A message says what was given, what is taken, and the line to write.
+"""
+
+import functools
+import inspect
+import logging
+import re
+from typing import Any, Callable, TypeVar
+
+import numpy as np
+
+from tensorflow_v1 import Optimizer, is_dataset
+from towers.base.usage_error import UsageError, check_parameters
+from towers.data.examples import DataSet, Examples
+from towers.settings.table import SETTINGS, find_meant
+from towers.update.groups import by_pattern
+
+# The module of what Keras makes, in TensorFlow or beside it.
+_IN_KERAS = re.compile(r'(^|\.)(tf_)?keras(\.|$)')
+_NO_DEFAULT = inspect.Parameter.empty
+_Function = TypeVar('_Function', bound=Callable[..., Any])
+_FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train', 'check': 'towers.check'}
+
+
+def with_known_names(of: str) -> Callable[[_Function], _Function]:
+  """Returns a decorator for the function that takes the settings of 'program', 'run' or 'check'.
+
+  A name that it does not take is then a UsageError, which says what was meant; a missing one too.
+  """
+  def decorate(function: _Function) -> _Function:
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+      for name in given:
+        if name not in known:
+          raise UsageError(f'{_FUNCTIONS[of]} has no argument {name}{_find_meant(of, name, known)}')
+      missing = [name for name, parameter in known.items() if name not in given
+                 and (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, _NO_DEFAULT)]
+      if missing:
+        raise UsageError(f"{_FUNCTIONS[of]} needs {' and '.join(missing)} as well.")
+      return function(*args, **given)
+
+    return checked  # type: ignore[return-value]
+  return decorate
+
+
+def _find_meant(of, name, known):
+  """Returns what to do about a name that a function does not take."""
+  setting = SETTINGS.get(name)
+  if of == 'run' and name in ('train', 'validation'):  # Which are no flags.
+    return f': give {name} to towers.Program.'
+  if setting is None:
+    meant = find_meant(name, known)
+    return f": did you mean {' or '.join(meant)}?" if meant else '.'
+  if setting.of == of:
+    return f': it is called {setting.argument} here.'
+  if setting.of in _FUNCTIONS:
+    return f': give {setting.argument or name} to {_FUNCTIONS[setting.of]}.'
+  return ', which is a flag of the command line alone.'
+
+
+def check_model(model: Any) -> None:
+  """Refuses a model that is no function from a batch to losses.
+
+  Raises:
+    UsageError: names it, and the line to write.
+  """
+  # A class of one's own may take a batch.
+  if _IN_KERAS.search(type(model).__module__):
+    raise UsageError(f'model is {describe(model)}, and every tower needs its losses: give '
+                     'towers.KerasModel(make_model, loss=…), where make_model makes the model.')
+  if not callable(model):
+    raise UsageError(f'model is {describe(model)}: give a function of a batch and is_training that '
+                     'returns one loss per example.')
+  check_parameters(model, 'model', 'batch', 'is_training',
+                   fix='write def model(batch, is_training)')
+
+
+def check_examples(name: str, given: Any) -> None:
+  """Refuses examples that are no `towers.Examples`; `name` is train, validation or examples.
+
+  Raises:
+    UsageError: names what was given, and the line to write.
+  """
+  if isinstance(given, Examples):
+    return
+  if isinstance(given, DataSet):
+    line = f"{name}=data_set.{'train' if name == 'train' else 'validation'}"
+  elif is_dataset(given):
+    line = f'{name}=towers.from_dataset(make), where make is a function that returns the data set'
+  elif isinstance(given, (tuple, list)) and 1 < len(given) <= 4:
+    line = f"{name}=towers.from_arrays({', '.join(['images', 'labels', 'c', 'd'][:len(given)])})"
+  elif isinstance(given, (np.ndarray, list, dict)):
+    line = f'{name}=towers.from_arrays(arrays)'
+  elif callable(given):
+    line = f'{name}=towers.from_dataset(function), if it returns a tf.data.Dataset'
+  else:
+    line = f'{name}=towers.from_arrays(images, labels)'
+  raise UsageError(f'{name} is {describe(given)}, not towers.Examples: write {line}.')
+
+
+def check_optimizer(optimizer: Any) -> None:
+  """Refuses what is no `tf.train.Optimizer`, nor makes one; warns of a method that nobody calls.
+
+  Raises:
+    UsageError: names it, and the line to write.
+  """
+  for steps, one in by_pattern(optimizer).values():
+    if type(steps) is not int or steps < 1:
+      raise UsageError(f'towers.Every got {steps!r} steps: give a whole number above 0, as in '
+                       'towers.Every(5, tf.train.AdamOptimizer(1e-4)).')
+    kind = one if isinstance(one, type) else type(one)
+    is_of_keras = any(_IN_KERAS.search(base.__module__) for base in kind.__mro__)
+    for name, value in vars(one).items() if kind.__module__.startswith('tensorflow') else ():
+      if isinstance(one, Optimizer) and isinstance(value, str) and not name.endswith('_name'):
+        raise UsageError(f'optimizer is {describe(one)} whose {name.lstrip("_")} is {value!r}, a '
+                         f'text: give it a number, as tf.train.{kind.__name__}(0.001).')
+    if isinstance(one, Optimizer) or (callable(one) and not is_of_keras):
+      if getattr(kind, 'minimize', Optimizer.minimize) is not Optimizer.minimize:
+        logging.getLogger('towers').warning(
+            '%s has a minimize of its own, which towers does not call, since each tower has '
+            'gradients of its own: what it changes belongs into apply_gradients, which gets their '
+            'mean.', kind.__name__)
+      continue
+    raise UsageError(f'optimizer is {describe(one)}, and towers.Program takes a '
+                     'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or another '
+                     'of tf.train, or a function that makes one from the learning rate.')
+
+
+def describe(given: Any) -> str:
+  """Returns what a value is, in some words."""
+  if isinstance(given, str):
+    return repr(given)
+  if isinstance(given, np.ndarray):
+    return f'a NumPy array of shape {list(given.shape)}'
+  if type(given) in (tuple, list):
+    return f'a {type(given).__name__} of {len(given)}'
+  if isinstance(given, type):
+    return f'the class {given.__name__}'
+  return f"{'an' if type(given).__name__[0] in 'AEIO' else 'a'} {type(given).__name__}"

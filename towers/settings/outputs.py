@@ -1,0 +1,67 @@
+"""Outputs: whether a run can write what it is to write, tried before it starts."""
+
+import os
+from typing import Optional
+
+from towers.annexes import load as load_annex
+from towers.base.files import file_aside, name_other_kind, sweep
+from towers.base.paths import describe_no_folder
+from towers.base.reason import is_about_room
+from towers.base.usage_error import UsageError
+from towers.process.run_error import RunError
+
+_PROBE_BYTES = 4096
+_ANNEXES = dict(report='--report', trace_file='--trace_steps', export_dir='--export_dir')
+
+
+def check_outputs(**paths: Optional[str]) -> None:
+  """Makes the folders that a run writes to, writes to each, and sweeps what a killed run left.
+
+  Raises:
+    UsageError: a path cannot be written, or the annex that writes it is missing; names the flag.
+    RunError: the disk of the checkpoints is full.
+  """
+  for name, path in paths.items():
+    if path is not None and name in _ANNEXES:
+      load_annex(_ANNEXES[name])  # Refused at once, rather than after the graph is built.
+    if path is not None:
+      (_check_folder if name.endswith('_dir') else _check_file)(name, path)
+
+
+def _check_file(name, path):
+  kind = name_other_kind(path)
+  if kind:
+    raise UsageError(f'{name}={path} cannot be written: it is {kind}, and a file would replace it. '
+                     'Choose the path of a file, or leave the flag out to write none.')
+  folder = os.path.dirname(os.path.abspath(path))
+  reason = _try_folder(folder)
+  if reason:
+    raise UsageError(f'{name}={path} cannot be written to the folder {folder}: {reason}. '
+                     f'{_choose(reason)} a file in a folder that exists and can be written.')
+
+
+def _check_folder(name, path):
+  reason = _try_folder(path, makes=True)
+  if reason:
+    # A disk that fills up later is no mistake either: `--on_full_disk` says what happens.
+    kind = RunError if name == 'checkpoint_dir' and is_about_room(reason) else UsageError
+    raise kind(describe_no_folder(name, path, reason, choose=_choose(reason)))
+
+
+def _try_folder(folder, makes=False):
+  """Sweeps a folder, writes a file to it and removes that; returns why it cannot, or ''."""
+  try:
+    if makes:
+      os.makedirs(folder, exist_ok=True)
+    sweep(folder)
+    with file_aside(folder) as (_, file):
+      file.write(bytes(_PROBE_BYTES))
+      file.flush()
+      os.fsync(file.fileno())
+  except OSError as error:
+    return error.strerror or str(error)
+  return ''
+
+
+def _choose(reason):
+  return 'Make room, or choose' if is_about_room(reason) else 'Choose'

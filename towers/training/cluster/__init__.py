@@ -1,1 +1,0 @@
-"""Cluster: this process among the workers that train together."""

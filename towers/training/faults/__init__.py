@@ -1,1 +1,0 @@
-"""Faults: how a run ends when it cannot go on."""

@@ -1,1 +1,0 @@
-"""Saving: checkpoints, the history beside them, and the lock of their folder."""

@@ -1,1 +1,0 @@
-"""Settings: what a run does, checked before anything expensive starts."""

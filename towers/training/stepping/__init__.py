@@ -1,1 +1,0 @@
-"""Stepping: one call of the session, and what watches it."""

@@ -1,0 +1,1 @@
+"""Workers: how they meet, agree, vote, and watch each other."""
