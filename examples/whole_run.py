@@ -27,10 +27,10 @@ class Table(towers.Callback):
   def __init__(self, path):
     self.path, self.rows = path, []
 
-  def validation(self, *, step, metrics):
-    self.rows.append([step, metrics['loss']])
+  def on_validation(self, run):
+    self.rows.append([run.validation_step, run.metrics['validation_loss']])
 
-  def close(self):
+  def on_close(self, run):
     with open(self.path, 'w', newline='') as file:
       csv.writer(file).writerows(self.rows)
 

@@ -15,7 +15,7 @@ from towers.base.installed import __version__
 
 # What the documentation describes, and where each name is at home.
 _PUBLIC = {
-    'Callback': 'towers.training.reporting.progress',
+    'Callback': 'towers.training.callbacks',
     'DataSet': 'towers.data.examples',
     'Every': 'towers.update.groups',
     'Examples': 'towers.data.examples',
@@ -91,7 +91,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.session.session import Session
   from towers.tower.all_towers import all_rows, all_sum
   from towers.tower.losses import Weighted
-  from towers.training.reporting.progress import Callback
+  from towers.training.callbacks import Callback
   from towers.training.train import train
   from towers.update.groups import Every
   from towers.warm_start.matching import init_from

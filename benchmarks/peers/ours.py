@@ -38,13 +38,12 @@ def run_towers(turns: Any, task: Task) -> None:
     steps = session.steps
     keeper = Keeper(session, Checkpoints(folder, keep=config.keep_checkpoints))
     progress = Progress(steps, total_steps=_ENDLESS, stream=io.StringIO())
-    progress.callbacks.append(_Callback(turns))
     turns.watch(steps.session, [variable for variable in tf.trainable_variables()
                                 if not variable.name.startswith('copies/')])
     session.steps.start(0)
     signals.leave_to_run(progress.seconds_per_step)
     with contextlib.suppress(_Over):
-      Loop(session, keeper=keeper, progress=progress, signals=signals,
+      Loop(_Run(session, progress, turns), keeper=keeper, progress=progress, signals=signals,
            timetable=build_timetable(config, steps.plan)).run()
 
 
@@ -52,12 +51,19 @@ class _Over(Exception):
   """The parent requests no further step."""
 
 
-class _Callback:
-  """Ends the run after the last step that the parent requests."""
+class _Run:
+  """Shows each step as a run does, and ends after the last one that the parent requests."""
 
-  def __init__(self, turns):
-    self._turns = turns
+  def __init__(self, session, progress, turns):
+    self.session, self._progress, self._turns = session, progress, turns
+    self.warn = progress.write
 
-  def step(self, *, step, loss, train_seconds):
+  @property
+  def step(self):
+    return self.session.step
+
+  def has_stepped(self, loss):
+    self.loss = float(loss)
+    self._progress.on_step(self)
     if not self._turns.end_step(loss):
       raise _Over

@@ -132,21 +132,21 @@ class Recorder(towers.Callback):
   def __init__(self):
     self.losses, self.validations, self.rewinds, self.calls = [], [], [], []
 
-  def step(self, *, step, loss, train_seconds):
-    self.losses.append(float(loss))
+  def on_step(self, run):
+    self.losses.append(run.loss)
 
-  def validation(self, *, step, metrics):
-    self.validations.append((step, metrics))
+  def on_validation(self, run):
+    self.validations.append((run.validation_step, run.validation))
 
-  def rewind(self, step):
-    self.rewinds.append((len(self.losses), step))
-    del self.losses[step:]
-    self.validations = [pair for pair in self.validations if pair[0] <= step]
+  def on_rewind(self, run):
+    self.rewinds.append((len(self.losses), run.step))
+    del self.losses[run.step:]
+    self.validations = [pair for pair in self.validations if pair[0] <= run.step]
 
-  def finish(self, result):
-    self.calls.append(result['global_step'])
+  def on_end(self, run):
+    self.calls.append(run.result['global_step'])
 
-  def close(self):
+  def on_close(self, run):
     self.calls.append('close')
 
 

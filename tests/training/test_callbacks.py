@@ -44,6 +44,7 @@ class Acts(towers.Callback):
       self.act(run)
 
   def on_step(self, run):
+    self.losses.append(run.loss)
     self._called('on_step', run)
 
   def on_validation(self, run):
@@ -52,9 +53,6 @@ class Acts(towers.Callback):
   def on_end(self, run):
     assert run.result['global_step'] == run.step
     self._called('on_end', run)
-
-  def step(self, *, step, loss, train_seconds):
-    self.losses.append(float(loss))
 
 
 def train(folder, callback=None, settings=None, **others):
@@ -172,14 +170,91 @@ class LikeKeras(towers.Callback):
     pass
 
 
-@pytest.mark.nightly(but=1)
+class OwnParameters(towers.Callback):
+  def on_step(self, step, loss):
+    pass
+
+
+class Former(towers.Callback):
+  def step(self, *, step, loss, train_seconds):
+    pass
+
+
+class FormerValidation(towers.Callback):
+  def validation(self, step, metrics):
+    pass
+
+
+class Helpers(towers.Callback):
+  """Names of its own that no run calls and that look like nothing that it ever called."""
+  step, validation = 3, None
+
+  def close(self):
+    raise AssertionError
+
+  def warning(self, *parts):
+    raise AssertionError
+
+  def on_step(self, run, scale=1):
+    self.step = run.step * scale
+
+
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('callback, message', [
+    (OwnParameters(), r'OwnParameters.on_step of callbacks takes \(step, loss\), and is called '
+     r'with \(run\): write def on_step\(self, run\); run.step, run.loss'),
+    (Former(), r'Former with step, which no run calls: write def on_step\(self, run\)'),
+    (FormerValidation(), r'validation, which no run calls: write def on_validation\(self, run\)'),
     (LikeKeras(), 'LikeKeras with on_epoch_end, which no run calls: write one of on_step'),
     (Acts, 'give an object of it, as callbacks=.Acts..'), (3, 'give a towers.Callback')],
-                         ids=['another method', 'a class', 'a number'])
+                         ids=['other parameters', 'a former method', 'the former validation',
+                              'another method', 'a class', 'a number'])
 def test_one_that_nothing_would_call_is_refused(callback, message):
   with pytest.raises(towers.UsageError, match=message):
     towers.train(build(), steps=1, callbacks=[callback])
+
+
+def test_attributes_and_helpers_of_its_own_are_let_be():
+  helpers = Helpers()
+  towers.train(build(), steps=2, quiet=True, callbacks=[helpers])
+  assert helpers.step == 2
+
+
+@pytest.mark.parametrize('settings', small.nightly_but(
+    [dict(validation_tower=True, num_towers=3)], PLACES))
+def test_a_callback_sees_the_weights_that_were_measured_and_its_warnings(settings):
+  seen, warned, order = [], [], []
+
+  class Sees(towers.Callback):
+    def on_step(self, run):
+      assert run.train_seconds >= 0 and run.loss == run.loss
+      if run.step == 3:
+        run.warn('WARNING: three')
+      order.append('step')
+
+    def on_validation(self, run):
+      seen.append((run.validation_step, run.metrics['validation_loss']))
+
+    def on_warning(self, run, text):
+      warned.append((run.step, text))
+
+    def on_end(self, run):
+      order.append('end')
+
+    def on_close(self, run):
+      order.append('close')
+
+  result = towers.train(build(**settings), steps=STEPS, validate_every='4steps', quiet=True,
+                        callbacks=[Sees()])
+  assert [step for step, _ in seen] == [4, 8, 12] and warned == [(3, 'WARNING: three')]
+  assert seen[-1][1] == result['validation_loss']
+  assert order == ['step'] * STEPS + ['end', 'close']
+  # The same numbers as where the session stops at each of these steps.
+  with build(**settings).session() as session:
+    for step, loss in seen:
+      while session.step < step:
+        session.train()
+      assert session.validate()['loss'] == pytest.approx(loss, abs=1e-6)
 
 
 def read_values(folder):

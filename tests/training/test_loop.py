@@ -31,7 +31,7 @@ Run = functools.partial(small.Run, validates=True, num_towers=1)
 
 
 class Recorder:
-  """A fake of both progress and signals that interrupts or kills the run after a given step."""
+  """A fake of run, progress and signals that interrupts or kills the run after a given step."""
 
   def __init__(self, interrupt_after=None, kill_after=None):
     self.losses, self.validations, self.lines = [], [], []
@@ -40,7 +40,8 @@ class Recorder:
     self._interrupt_after = interrupt_after
     self._kill_after = kill_after
 
-  def step(self, *, step, loss):
+  def has_stepped(self, loss):
+    step = self.session.step
     self.losses.append((step, float(loss)))
     if step == self._kill_after:
       raise small.Killed
@@ -53,14 +54,16 @@ class Recorder:
   def has_saved(self):
     self.answers.append('has saved')
 
-  def rewind(self, step):
-    self.lines.append(f'rewind to {step}')
+  def has_gone_back(self):
+    self.lines.append(f'back to {self.session.step}')
 
-  def validation(self, *, step, metrics, examples):
-    self.validations.append((step, metrics['loss'], examples))
+  def has_validated(self, measured, means):
+    self.validations.append((measured.step, means['loss'], measured.num_examples))
 
   def write(self, text):
     self.lines.append(text)
+
+  warn = write
 
   def paused(self):
     return contextlib.nullcontext()
@@ -71,6 +74,7 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
          stop_on_full_disk=False, clock=time.monotonic, recorder=None):
   """Runs to the end from the newest checkpoint in `folder`; returns outcome and recorder."""
   recorder = recorder or Recorder(interrupt_after, kill_after)
+  recorder.session = run.opened
   history = History(metric=metric, patience=patience)
   with run.graph.as_default():
     keeper = Keeper(run.opened, folder and Checkpoints(
@@ -82,7 +86,7 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds,
                           on_nan)
     with contextlib.suppress(Interrupted, small.Killed):
-      outcome = Loop(run.opened, keeper=keeper, progress=recorder, timetable=timetable,
+      outcome = Loop(recorder, keeper=keeper, progress=recorder, timetable=timetable,
                      signals=recorder, clock=clock).run()
   return outcome, recorder
 
@@ -301,7 +305,7 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
     run.steps.retry = lambda: retried
     outcome, recorder = loop(run, total_steps=12, validate_every=4, save_every=5, on_nan='rollback',
                              folder=tmp_path)
-  assert outcome.step == 12 and 'rewind to 5' in recorder.lines
+  assert outcome.step == 12 and 'back to 5' in recorder.lines
   assert [step for step, *_ in recorder.validations] == [4, 8, 8, 12]
   assert saved_steps(tmp_path)[-2:] == [10, 12]
 

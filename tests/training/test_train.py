@@ -55,7 +55,7 @@ def test_it_takes_the_steps_of_a_session(tmp_path, capsys):
   assert [step for step, _ in seen] == list(range(1, 15))
   assert [(step, set(metrics)) for step, metrics in recorder.validations] == [
       (7, {'accuracy', 'loss'}), (14, {'accuracy', 'loss'})]
-  assert recorder.calls == ['close', 14]
+  assert recorder.calls == [14, 'close']
   assert (result['validation_loss'], result['validation_accuracy']) == (
       means['loss'], means['accuracy'])
   assert json.loads((tmp_path / 'result.json').read_text()) == result

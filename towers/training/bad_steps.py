@@ -6,7 +6,6 @@ from tensorflow_v1 import uses_persistent_batch_norm
 from towers.checkpoint.history import MOST_ROLLBACKS
 from towers.process.run_error import RunError
 from towers.session.not_finite import Retried
-from towers.session.session import Session
 from towers.training.keeper import Keeper
 
 # Stop after this many consecutive non-finite steps.
@@ -16,9 +15,9 @@ MOST_SKIPPED_IN_A_ROW = 10
 class BadSteps:
   """Skips, goes back or ends the run."""
 
-  def __init__(self, session: Session, keeper: Keeper, progress: Any, on_nan: str):
-    """Prepares for a run; see `towers.train` for `on_nan`."""
-    self._session, self._keeper, self._progress = session, keeper, progress
+  def __init__(self, run: Any, keeper: Keeper, on_nan: str):
+    """Prepares for a `Run`; see `towers.train` for `on_nan`."""
+    self._run, self._session, self._keeper = run, run.session, keeper
     self._on_nan = on_nan
     self._skipped: List[int] = []
 
@@ -30,9 +29,8 @@ class BadSteps:
     """
     session, step = self._session, self._session.step
     if retried.is_done:
-      self._progress.write(f'WARNING: step {step} was not finite, but a retry with the same '
-                           'weights and examples was: a device or an op of the model fails now '
-                           'and then')
+      self._run.warn(f'WARNING: step {step} was not finite, but a retry with the same weights and '
+                     'examples was: a device or an op of the model fails now and then')
       return False
 
     epoch, index = session.steps.plan.position(step)
@@ -46,7 +44,7 @@ class BadSteps:
       recent = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW]
       self._skipped = recent + [step]
       if len(self._skipped) < MOST_SKIPPED_IN_A_ROW:
-        self._progress.write(f'WARNING: {what}; it is skipped')
+        self._run.warn(f'WARNING: {what}; it is skipped')
         session.steps.skip()
         return False
       what += f'; so were the {MOST_SKIPPED_IN_A_ROW - 1} before it, which were skipped'
@@ -55,9 +53,9 @@ class BadSteps:
       history = self._keeper.history
       if history.num_rollbacks < MOST_ROLLBACKS:
         path = self._keeper.roll_back()
-        self._progress.write(f'WARNING: {what}; back to {path}, with {history.rate_factor:g} of '
-                             'the learning rate')
-        self._progress.rewind(session.step)
+        self._run.warn(f'WARNING: {what}; back to {path}, with {history.rate_factor:g} of the '
+                       'learning rate')
+        self._run.has_gone_back()
         return True
       what += f'; going back {MOST_ROLLBACKS} times has not helped'
 

@@ -1,4 +1,4 @@
-"""Callbacks: a user's own, called by a run; none is left out in silence.
+"""Callbacks: what a run calls as it goes, its own and the user's in one list.
 
   class Stop(towers.Callback):
     def on_validation(self, run):
@@ -6,13 +6,47 @@
         run.stop('good enough')              ends as a run ends: checkpoint, result, exit code 0
 """
 
+import inspect
 from typing import Any, Callable, Dict, Iterable, List, Union
 
 from towers.base.usage_error import UsageError, check_parameters
-from towers.training.reporting.progress import Callback
+
+
+class Callback:
+  """What a run calls as it goes; a base class whose methods do nothing.
+
+  `run` is the `Run`: it has `step`, `loss`, `metrics`, `session`, `writer` and `stop('why')`, see
+  there. What a method returns is ignored.
+  """
+
+  def on_step(self, run: Any) -> None:
+    """Runs after each step."""
+
+  def on_validation(self, run: Any) -> None:
+    """Runs after each pass over the validation split, of the weights of `run.validation_step`."""
+
+  def on_rewind(self, run: Any) -> None:
+    """Runs where the run has gone back to an earlier step, `run.step`."""
+
+  def on_warning(self, run: Any, text: str) -> None:
+    """Runs for each warning to the user; from any thread."""
+
+  def on_end(self, run: Any) -> None:
+    """Runs once the run has come to its end, with the session still open and `run.result` there."""
+
+  def on_close(self, run: Any) -> None:
+    """Runs last, also where an error or a signal has ended the run."""
+
 
 AnyCallback = Union[Callback, Callable[[int, float], Any]]
-_OF_A_RUN = ('on_step', 'on_validation', 'on_end')
+_Methods = Dict[str, List[Callable[..., Any]]]  # By name.
+_PARAMETERS = {name: list(inspect.signature(method).parameters)[1:]
+               for name, method in vars(Callback).items() if name.startswith('on_')}
+# How methods were called before they took the run, and what to write now.
+_FORMER = {'step': ('on_step', {'step', 'loss', 'train_seconds'}),
+           'validation': ('on_validation', {'step', 'metrics'}),
+           'rewind': ('on_rewind', {'step'}), 'warning': ('on_warning', {'text'}),
+           'finish': ('on_end', {'result'})}
 
 
 class Function(Callback):
@@ -21,9 +55,9 @@ class Function(Callback):
   def __init__(self, function: Callable[[int, float], Any]):
     self._function = function
 
-  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
+  def on_step(self, run: Any) -> None:
     """Calls the function."""
-    self._function(step, float(loss))
+    self._function(run.step, run.loss)
 
 
 def read_callbacks(given: Iterable[AnyCallback]) -> List[Callback]:
@@ -35,11 +69,7 @@ def read_callbacks(given: Iterable[AnyCallback]) -> List[Callback]:
                      f"{'()' if isinstance(given, (type, Callback)) else ''}].")
   for callback in given:
     if isinstance(callback, Callback):
-      others = [name for name in dir(callback) if name.startswith('on_') and
-                name not in _OF_A_RUN and callable(getattr(callback, name))]
-      if others:
-        raise UsageError(f'callbacks has {type(callback).__name__} with {others[0]}, which no run '
-                         f"calls: write one of {', '.join(_OF_A_RUN)}.")
+      _check_methods(callback)
       callbacks.append(callback)
     elif isinstance(callback, type):
       raise UsageError(f'callbacks has the class {callback.__name__}: give an object of it, as '
@@ -54,52 +84,69 @@ def read_callbacks(given: Iterable[AnyCallback]) -> List[Callback]:
   return callbacks
 
 
-class Callbacks(Callback):
-  """Calls a user's callbacks; before an exception of theirs ends the run, it saves the step."""
+def _check_methods(callback):
+  """Refuses methods that no run calls, or calls with other arguments."""
+  kind = type(callback).__name__
+  methods = {name: getattr(callback, name) for name in dir(callback)
+             if name.startswith('on_') or name in _FORMER}
+  for name, method in methods.items():
+    if name in _FORMER:
+      now, parameters = _FORMER[name]
+      if inspect.ismethod(method) and set(inspect.signature(method).parameters) == parameters:
+        raise UsageError(f'callbacks has {kind} with {name}, which no run calls: write '
+                         f'{_write(now)}, and take what it needs from run.')
+    elif name in _PARAMETERS:
+      check_parameters(method, f'{kind}.{name} of callbacks', *_PARAMETERS[name],
+                       fix=f'write {_write(name)}; run.step, run.loss and run.metrics are there')
+    elif callable(method):
+      raise UsageError(f'callbacks has {kind} with {name}, which no run calls: write one of '
+                       f"{', '.join(_PARAMETERS)}.")
 
-  def __init__(self, run: Any, callbacks: Iterable[Callback], save: Callable[[], Any]):
-    """Finds the methods that are theirs; `save` saves what the run can go on from."""
+
+def _write(name):
+  return f"def {name}({', '.join(['self', *_PARAMETERS[name]])})"
+
+
+class Callbacks:
+  """The callbacks of a run in the order in which they are called: its own, then the user's."""
+
+  def __init__(self, run: Any, users: Iterable[Callback], save: Callable[[], Any]):
+    """Finds the user's; `save` saves what the run can go on from, if one of these fails."""
     self._run, self._save = run, save
-    callbacks = list(callbacks)
-    self._methods: Dict[str, List[Callable[..., Any]]] = {
-        name: [getattr(callback, name) for callback in callbacks
-               if getattr(type(callback), name) is not getattr(Callback, name) or
-               name in vars(callback)]
-        for name in (*_OF_A_RUN, 'step', 'validation', 'rewind', 'warning')}
+    self._own: _Methods = {name: [] for name in _PARAMETERS}
+    self._users: _Methods = {name: [] for name in _PARAMETERS}
+    for callback in users:
+      _find_methods(callback, self._users)
 
-  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Calls them after a step."""
-    self._call('step', 'on_step', step=step, loss=loss, train_seconds=train_seconds)
+  def add(self, callback: Callback) -> None:
+    """Adds one of the run's own."""
+    _find_methods(callback, self._own)
 
-  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
-    """Calls them after a validation."""
-    self._run.note_validation(metrics)
-    self._call('validation', 'on_validation', step=step, metrics=metrics)
+  def call(self, name: str, *more: Any) -> None:
+    """Calls all methods of a name, such as 'on_step'.
 
-  def rewind(self, step: int) -> None:
-    """Calls them where the run goes back."""
-    for method in self._methods['rewind']:
-      method(step)
+    A user's may take their time, and an exception in one ends the run once its step is saved.
+    """
+    for method in self._own[name]:
+      method(self._run, *more)
+    if self._users[name]:
+      try:
+        with self._run.session.watchdog.paused():
+          for method in self._users[name]:
+            method(self._run, *more)
+      except Exception:
+        self._save()
+        raise
 
-  def warning(self, text: str) -> None:
-    """Gives them a warning; from any thread."""
-    for method in self._methods['warning']:
-      method(text)
+  def warn(self, text: str) -> None:
+    """Gives all of them a warning; from any thread, so that nothing is saved if one fails."""
+    for methods in self._own, self._users:
+      for method in methods['on_warning']:
+        method(self._run, text)
 
-  def end(self) -> None:
-    """Calls them at the end of the run."""
-    self._call(None, 'on_end')
 
-  def _call(self, plain, of_run, **numbers):
-    methods = self._methods
-    if not (plain and methods[plain]) and not methods[of_run]:
-      return
-    try:
-      with self._run.session.watchdog.paused():
-        for method in methods[plain] if plain else ():
-          method(**numbers)
-        for method in methods[of_run]:
-          method(self._run)
-    except Exception:
-      self._save()
-      raise
+def _find_methods(callback: Callback, methods: _Methods) -> None:
+  """Adds the methods that a callback's class, or the object, has of its own."""
+  for name, others in methods.items():
+    if getattr(type(callback), name) is not getattr(Callback, name) or name in vars(callback):
+      others.append(getattr(callback, name))

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from tensorflow_v1 import tf
 from towers.base.files import write_whole
@@ -78,11 +78,11 @@ class Keeper:
     session.steps.scale_learning_rate(history.rate_factor)
     return path
 
-  def tell(self, progress: Any) -> None:
-    """Warns by `progress` from now on, which pauses while the session is read."""
+  def tell(self, progress: Any, warn: Callable[[str], None]) -> None:
+    """Warns by `warn` from now on, and pauses `progress` while the session is read."""
     self._progress = progress
     if self._checkpoints is not None:
-      self._checkpoints.warn = progress.write
+      self._checkpoints.warn = warn
 
   @property
   def has_folder(self) -> bool:

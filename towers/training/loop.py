@@ -11,7 +11,6 @@ import time
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from towers.process.signals import Interrupted, Signals
-from towers.session.session import Session
 from towers.session.validation_pass import ValidationPass
 from towers.settings.timetable import Timetable
 from towers.training.bad_steps import BadSteps
@@ -38,25 +37,25 @@ class LoopEnd(NamedTuple):
 class Loop:
   """Trains to the last step, or until validations no longer improve."""
 
-  def __init__(self, session: Session, *, timetable: Timetable, keeper: Keeper, progress: Any,
+  def __init__(self, run: Any, *, timetable: Timetable, keeper: Keeper, progress: Any,
                signals: Signals, end_at: Optional[float] = None,
                clock: Callable[[], float] = time.monotonic):
     """Prepares.
 
     Args:
-      session: started.
+      run: the `Run`, whose session has started; it is told of steps, validations and warnings.
       timetable: when to validate and to save, and when to end.
       keeper: of the session.
-      progress: shows the steps and validations.
+      progress: shows lines, and knows how long steps and pauses take.
       signals: once its `received` is set, the run saves and exits.
       end_at: by the clock, when all is to be validated and saved; None for any time.
       clock: returns seconds.
     """
-    self._steps, self._timetable = session.steps, timetable
+    self._run, self._steps, self._timetable = run, run.session.steps, timetable
     self._progress, self._signals, self._clock = progress, signals, clock
     self._keeper, self._history = keeper, keeper.history
-    keeper.tell(progress)
-    self._bad_steps = BadSteps(session, keeper, progress, timetable.on_nan)
+    keeper.tell(progress, run.warn)
+    self._bad_steps = BadSteps(run, keeper, timetable.on_nan)
     self._running: Optional[ValidationPass] = None
     self._finished: Optional[ValidationPass] = None
     self._loss: Optional[float] = None
@@ -80,7 +79,7 @@ class Loop:
       is_over = self._between_steps()
       while not is_over:
         loss = self._take_step()
-        self._progress.step(step=steps.step, loss=loss)
+        self._run.has_stepped(loss)
         if self._has_something_to_do():
           is_over = self._between_steps()
         if steps.agree('save', self._clock() >= self._save_at):
@@ -184,7 +183,7 @@ class Loop:
       except Exception:  # A function of the user's has failed: it costs no step, as in a callback.
         self._keeper.save_last()
         raise
-      self._progress.validation(step=running.step, metrics=means, examples=running.num_examples)
+      self._run.has_validated(running, means)
     self._finished, self._running = running, None
     measured, steps.pass_began = steps.pass_began, None
     # Where it was not due a run that goes on from here must not find it.

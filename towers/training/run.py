@@ -6,6 +6,7 @@
 """
 
 import contextlib
+import math
 import os
 import time
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
@@ -29,16 +30,17 @@ from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.session.out_of_memory import has_changed_nothing
 from towers.session.session import Session
+from towers.session.validation_pass import ValidationPass
 from towers.settings.config import Config
 from towers.settings.table import common_to_workers
 from towers.settings.timetable import Timetable, build_timetable
-from towers.training.callbacks import Callbacks
+from towers.training.callbacks import Callback, Callbacks
 from towers.training.fitting import recall_accumulate, take_in_more
 from towers.training.keeper import Keeper, Standing
 from towers.training.loop import Loop
 from towers.training.reporting.describe import describe_run
 from towers.training.reporting.kept import build_callbacks
-from towers.training.reporting.progress import Callback, Progress
+from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import advise, build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
 from towers.training_graph import TrainingGraph
@@ -51,6 +53,10 @@ class Run:
   Attributes:
     program: the program, in its current graph.
     session: the open `towers.Session` that it runs in.
+    loss: the mean loss of the newest step's global batch; NaN before the first step.
+    validation: the means over the validation split of the newest validation, {} before the first.
+    validation_step: the updates after which the weights stood that it has measured; None before.
+    validation_examples: how many examples its means are over.
     writer: writes a callback's images, histograms and texts to the summaries, see `Writer`.
     result: what the run has come to, as `towers.train` returns it; {} until its end.
   """
@@ -59,6 +65,8 @@ class Run:
   session: Session
   writer: Writer
   _loop: Loop
+  _progress: Progress
+  _called: Callbacks
   _worker: Optional[Worker]
   _description: str
 
@@ -79,8 +87,11 @@ class Run:
     self._startup, self._signals = startup, signals
     self._bad_records, self._callbacks = bad_records, callbacks
     self.result: Dict[str, Any] = {}
+    self.loss = math.nan
+    self.validation: Dict[str, float] = {}
+    self.validation_step: Optional[int] = None
+    self.validation_examples = 0
     self._trained: Dict[str, float] = {}
-    self._validated: Dict[str, float] = {}
 
   @property
   def step(self) -> int:
@@ -94,7 +105,12 @@ class Run:
     The first are 'loss' and what the model returns, over the examples of these steps.
     """
     return {**self._find_trained(),
-            **{f'validation_{name}': mean for name, mean in self._validated.items()}}
+            **{f'validation_{name}': mean for name, mean in self.validation.items()}}
+
+  @property
+  def train_seconds(self) -> float:
+    """Seconds of training in this process, without pauses and the first step."""
+    return self._progress.train_seconds
 
   def stop(self, why: str = 'a callback ended it') -> None:
     """Ends the run after this step: it validates, saves, writes its result, and exits with 0.
@@ -106,10 +122,25 @@ class Run:
     """
     self._loop.stop(why)
 
-  def note_validation(self, means: Dict[str, float]) -> None:
-    """Takes the means of a validation that has ended; the training steps behind it begin anew."""
-    self._trained, self._validated = self._find_trained(), means
+  def has_stepped(self, loss: float) -> None:
+    """Takes the loss of a step that is done, and tells the callbacks."""
+    self.loss = float(loss)
+    self._called.call('on_step')
+
+  def has_validated(self, measured: ValidationPass, means: Dict[str, float]) -> None:
+    """Takes a validation that has ended, and tells the callbacks."""
+    self._trained, self.validation = self._find_trained(), means
+    self.validation_step, self.validation_examples = measured.step, measured.num_examples
     self._mark = self.session.steps.metrics.mark()
+    self._called.call('on_validation')
+
+  def has_gone_back(self) -> None:
+    """Tells the callbacks that the session is at an earlier step."""
+    self._called.call('on_rewind')
+
+  def warn(self, text: str) -> None:
+    """Gives the user and the callbacks a warning; from any thread."""
+    self._called.warn(text)
 
   def _find_trained(self):
     """Returns the means of training since the last validation, or those before it."""
@@ -150,7 +181,7 @@ class Run:
         return {}
       self._describe(program, cluster, described or {})
       for callback in self._callbacks:
-        closing.callback(callback.close)
+        closing.callback(callback.on_close, self)
       standing, reached = None, 0
       while not self.result:
         try:
@@ -161,8 +192,6 @@ class Run:
           program = take_in_more(shortage, program, rebuild=build, folder=config.checkpoint_dir,
                                  worker=self._worker)
           standing, reached = shortage.standing, shortage.step
-    for callback in self._callbacks:
-      callback.finish(self.result)
     if config.result_file:
       write_result(config.result_file, self.result)
     if cluster.is_chief:  # The other workers have printed what is theirs.
@@ -203,20 +232,19 @@ class Run:
       try:
         with session.explained(), contextlib.ExitStack() as closing:
           timetable = self._begin(keeper, standing)
+          self._called = Callbacks(self, self._callbacks, keeper.save_last)
           progress = self._show(timetable, closing)
-          own, self.writer = build_callbacks(
+          if session.step < reached:
+            self.has_gone_back()
+          kept, self.writer = build_callbacks(
               config, self._settings, self._description, steps=session.steps, progress=progress,
-              startup=self._startup, history=history)
-          for callback in own:
-            closing.callback(callback.close)
+              warn=self.warn, startup=self._startup, history=history)
+          for callback in kept:
+            self._add(callback, closing)
           self._mark = session.steps.metrics.mark()
           self._loop = Loop(
-              session, timetable=timetable, keeper=keeper, progress=progress, signals=self._signals,
+              self, timetable=timetable, keeper=keeper, progress=progress, signals=self._signals,
               end_at=config.max_seconds and self._startup.started + config.max_seconds)
-          callbacks = Callbacks(self, self._callbacks, keeper.save_last)
-          progress.callbacks.extend([*own, callbacks])
-          if session.step < reached:
-            callbacks.rewind(session.step)
           session.steps.start(session.step)
           # Before, there is nothing to save, and a signal ends the process at once.
           self._signals.leave_to_run(progress.seconds_per_step)
@@ -224,7 +252,7 @@ class Run:
               session.steps, progress, self._loop.run(), trained=self._find_trained(),
               examples_seen=int(session.steps.session.run(get_examples_seen())),
               started=self._startup.started)
-          callbacks.end()
+          self._called.call('on_end')
           if worker is not None:
             worker.peers.stop()
       except OutOfMemory as shortage:
@@ -238,8 +266,6 @@ class Run:
       advice = advise(progress.input_wait or 0.0, self._settings, program)
       if advice:
         write_line(advice)
-      for callback in own:
-        callback.finish(self.result)
 
   def _build_checkpoints(self) -> Optional[Checkpoints]:
     """Returns what saves the run and finds its newest checkpoint; None if this worker does not."""
@@ -260,16 +286,22 @@ class Run:
     # The chief's clock counts.
     return timetable if self._is_chief else timetable._replace(save_seconds=None)
 
+  def _add(self, callback: Callback, closing: contextlib.ExitStack) -> None:
+    """Adds a callback of the run's own, until `closing` ends."""
+    self._called.add(callback)
+    closing.callback(callback.on_close, self)
+
   def _show(self, timetable: Timetable, closing: contextlib.ExitStack) -> Progress:
     """Returns what shows the steps to come, until `closing` ends."""
     steps, startup = self.session.steps, self._startup
     startup.begin('first step', 'running the first step')
     self.session.watchdog.steps = steps
     startup.limit(None)
-    progress = Progress(steps, total_steps=timetable.total_steps, on_first_step=startup.finish,
-                        is_quiet=self._config.quiet, is_chief=self._is_chief)
+    self._progress = progress = Progress(
+        steps, total_steps=timetable.total_steps, on_first_step=startup.finish,
+        is_quiet=self._config.quiet, is_chief=self._is_chief)
     closing.enter_context(watch_records(self._bad_records, progress))
-    closing.callback(progress.close)
+    self._add(progress, closing)
     return progress
 
 

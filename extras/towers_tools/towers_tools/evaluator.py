@@ -103,7 +103,7 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
       if summaries is not None:
         summaries.validated(step=step, metrics=means)
   if summaries is not None:
-    summaries.close()
+    summaries.on_close(None)
 
 
 def _take_newest(session, averages, folder, after) -> Optional[int]:

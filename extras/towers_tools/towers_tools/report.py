@@ -47,7 +47,7 @@ class Report(MetricWriter):
         self._run.update(samples=before['samples'], validations=before['validations'])
       except (UsageError, ValueError) as error:
         warn(f'WARNING: {error}, so its curves start at step {first_step}.')
-    self.rewind(first_step)
+    self._drop_after(first_step)
 
   def sample(self, step: int, values: Dict[str, Optional[float]], metrics: Dict[str, float],
              summaries: Sequence[bytes]) -> None:
@@ -60,24 +60,29 @@ class Report(MetricWriter):
   def validated(self, *, step: int, metrics: Dict[str, float]) -> None:
     """Adds a validation, and writes the page."""
     self._run['validations'].append(_finite_or_none(dict(metrics, step=step)))
-    self.close()
+    self._write()
 
-  def warning(self, text: str) -> None:
+  def on_warning(self, run: Any, text: str) -> None:
     """Adds a warning."""
     self._run['warnings'].append(text)
 
-  def rewind(self, step: int) -> None:
-    """Drops what came after `step`."""
+  def on_rewind(self, run: Any) -> None:
+    """Drops what came after the run's step."""
+    self._drop_after(run.step)
+
+  def on_end(self, run: Any) -> None:
+    """Adds the result of the run."""
+    self._run['result'] = run.result
+
+  def on_close(self, run: Any) -> None:
+    """Writes the page of the run so far."""
+    self._write()
+
+  def _drop_after(self, step):
     for name in ('samples', 'validations'):
       self._run[name] = [point for point in self._run[name] if point['step'] <= step]
 
-  def finish(self, result: Dict[str, Any]) -> None:
-    """Adds the result of the run, and writes the page."""
-    self._run['result'] = result
-    self.close()
-
-  def close(self) -> None:
-    """Writes the page of the run so far."""
+  def _write(self):
     self._run['seconds'] = self._read_seconds()
     try:
       write_whole(self._path, format_page([os.path.basename(self._path)], [self._run]).encode())

@@ -20,7 +20,7 @@ from tensorflow_v1 import tf
 from towers.base.files import write_whole
 from towers.base.output import write_line
 from towers.session.steps import Steps
-from towers.training.reporting.progress import Callback
+from towers.training.callbacks import Callback
 
 # In the order in which a batch passes them; then come the towers.
 _LANES = ['session.run', 'input', 'staging']
@@ -50,12 +50,12 @@ class Timeline(Callback):
     self._is_written = False
     self._switch(first_step)
 
-  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
+  def on_step(self, run: Any) -> None:
     """Starts to trace before the first step to trace, and stops after the last one."""
-    if self._is_tracing or step == self._first - 1:
-      self._switch(step)
+    if self._is_tracing or run.step == self._first - 1:
+      self._switch(run.step)
 
-  def close(self) -> None:
+  def on_close(self, run: Any) -> None:
     """Writes the steps traced so far, unless the file is already written."""
     if self._is_tracing:
       self._steps.calls.run_by(None)

@@ -2,6 +2,7 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,11 +51,13 @@ def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, c
                       columns=columns, **settings)
   clock.seconds = 50.0  # Set-up and the first step, which do not count.
   for step in range(first_step + 1, steps + 1):
-    progress.step(step=step, loss=2.0 / step)
+    progress.on_step(SimpleNamespace(step=step, loss=2.0 / step))
     if step == pause_after:
       with progress.paused():
         clock.seconds += 1000
-        progress.validation(step=step, metrics={'loss': 0.5, 'accuracy': 0.25}, examples=1234)
+        progress.on_validation(SimpleNamespace(
+            validation_step=step, validation={'loss': 0.5, 'accuracy': 0.25},
+            validation_examples=1234))
     clock.seconds += step_seconds
   return progress
 
@@ -91,7 +94,7 @@ def test_an_epoch_that_is_not_whole_counts():
 def test_the_time_of_all_pauses_adds_up():
   clock = Clock()
   progress = Progress(Steps(), total_steps=5, stream=io.StringIO(), clock=clock)
-  progress.step(step=1, loss=1.0)
+  progress.on_step(SimpleNamespace(step=1, loss=1.0))
   for seconds in (3.0, 4.0):
     with progress.paused():
       clock.seconds += seconds
@@ -105,7 +108,8 @@ def test_waiting_for_input_is_a_share_of_the_training_time():
   progress = Progress(steps, total_steps=20, stream=stream, clock=clock)
   assert progress.input_wait is None
   for step in range(1, 21):
-    progress.step(step=step, loss=1.0)  # The first step, and the 7 seconds in it, do not count.
+    # The first step, and the 7 seconds in it, do not count.
+    progress.on_step(SimpleNamespace(step=step, loss=1.0))
     clock.seconds += 1.0
     steps.input_wait_seconds += 0.0 if step > 10 else 0.5
   assert progress.input_wait == pytest.approx(5 / 19)
@@ -113,7 +117,7 @@ def test_waiting_for_input_is_a_share_of_the_training_time():
            for line in stream.getvalue().splitlines()]
   assert [word for word in shown if 'waits' in word] == ['waits 50%', 'waits 50%']
   del steps.input_wait_seconds  # It adds up what steps have kept: for a line, not for each step.
-  progress.step(step=21, loss=1.0)
+  progress.on_step(SimpleNamespace(step=21, loss=1.0))
 
 
 @pytest.mark.parametrize('columns', [40, 80, 200])
@@ -147,7 +151,7 @@ def test_a_narrow_line_leaves_out_what_matters_least(columns, shown):
 def test_quiet_shows_only_warnings_and_the_chief_validations(kind, is_chief):
   stream = kind()
   progress = run(stream, pause_after=7, is_quiet=True, is_chief=is_chief)
-  progress.write('WARNING: something')
+  progress.on_warning(None, 'WARNING: something')
   assert stream.getvalue().splitlines() == [
       'validation after step 7: loss 0.5000, accuracy 0.2500 (1,234 examples)'][:is_chief] + [
       'WARNING: something']
@@ -157,10 +161,10 @@ def test_quiet_shows_only_warnings_and_the_chief_validations(kind, is_chief):
 def test_closing_ends_the_line_of_an_unfinished_bar():
   stream = Terminal()
   progress = run(stream, steps=12)
-  progress.step(step=11, loss=0.5)
-  progress.close()
+  progress.on_step(SimpleNamespace(step=11, loss=0.5))
+  progress.on_close(None)
   assert re.search(r'step 11/12 [^\n]*\n$', stream.getvalue())
-  progress.close()
+  progress.on_close(None)
   assert stream.getvalue().count('\n') == 2
 
 
@@ -188,5 +192,5 @@ def test_a_log_that_cannot_be_written_ends_no_run():
 def test_a_rewind_measures_the_speed_anew():
   stream = io.StringIO()
   progress = run(stream, steps=12)
-  progress.rewind(4)
+  progress.on_rewind(SimpleNamespace(step=4))
   assert progress.seconds_per_step() == 0 and progress.examples_per_second is None

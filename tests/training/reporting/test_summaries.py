@@ -205,7 +205,7 @@ def test_without_an_inode_it_warns_and_writes_a_file_once_there_is_one(tmp_path,
   monkeypatch.setattr(os, 'open', no_inode)
   summaries = Summaries(str(tmp_path), first_step=0, texts={}, graph=tf.Graph(), warn=shown.append)
   summaries.validated(step=3, metrics={'loss': 1.0})
-  summaries.close()
+  summaries.on_close(None)
   assert 'summaries cannot be written: No space left' in shown[0] and len(shown) == 1
   assert [step for _, step, _ in read(tmp_path)] == [3]
 

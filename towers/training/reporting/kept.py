@@ -2,7 +2,7 @@
 
 import dataclasses
 import textwrap
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
@@ -11,14 +11,15 @@ from towers.process.startup import Startup
 from towers.session.steps import Steps
 from towers.settings.config import Config
 from towers.settings.timetable import build_interval, parse_trace_steps
+from towers.training.callbacks import Callback
 from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
-from towers.training.reporting.progress import Callback, Progress
+from towers.training.reporting.progress import Progress
 from towers.training.reporting.summaries import Summaries, format_settings
 from towers.training.reporting.writer import Writer
 
 
 def build_callbacks(config: Config, settings: Mapping[str, Any], description: str, *, steps: Steps,
-                    progress: Progress, startup: Startup,
+                    progress: Progress, warn: Callable[[str], None], startup: Startup,
                     history: History) -> Tuple[List[Callback], Writer]:
   """Returns the callbacks that keep what config asks for, and what else writes to its summaries.
 
@@ -31,12 +32,11 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
   if config.trace_steps:
     first, last = parse_trace_steps(config.trace_steps)
     callbacks.append(load_annex('--trace_steps')(
-        config.trace_file, steps, first=first, last=last, first_step=steps.step,
-        warn=progress.write))
+        config.trace_file, steps, first=first, last=last, first_step=steps.step, warn=warn))
   if config.summary_dir:
     summaries = Summaries(
         config.summary_dir, first_step=steps.step, graph=tf.get_default_graph(),
-        warn=progress.write, texts=dict(
+        warn=warn, texts=dict(
             configuration=format_settings(settings, defaults=dataclasses.asdict(Config())),
             run=textwrap.indent(description, '    ')))  # Markdown that keeps lines and columns.
     writers.append(summaries)
@@ -44,7 +44,7 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
     notice = steps.program.devices.notice
     writers.append(load_annex('--report')(
         config.report, settings=settings, first_step=steps.step, description=description,
-        warnings=[notice] if notice else [], warn=progress.write,
+        warnings=[notice] if notice else [], warn=warn,
         read_seconds=lambda: dict(startup.seconds, **progress.seconds())))
   if writers:
     every = build_interval('summary_every', config.summary_every, steps.plan)

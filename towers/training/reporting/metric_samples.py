@@ -9,12 +9,13 @@ Only these steps compute the gradient norm, and nothing is fetched between two s
 """
 
 import math
-from typing import Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from towers.session.calls import Update
 from towers.session.steps import Steps
 from towers.settings.timetable import Interval
-from towers.training.reporting.progress import Callback, Pace
+from towers.training.callbacks import Callback
+from towers.training.reporting.progress import Pace
 from towers.whole import find_numbers
 
 
@@ -51,30 +52,34 @@ class MetricSamples(Callback):
     self._metric_writers, self._has_validated = metric_writers, has_validated
     self._last_step = steps.step
     self._mark: Optional[Pace] = None  # Of the last sample.
-    self.rewind(steps.step)
+    self._go_on(steps.step)
 
-  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Samples the step if it is due; `train_seconds` leaves out pauses and the first step."""
+  def on_step(self, run: Any) -> None:
+    """Samples the step if it is due."""
+    step = run.step
     if step <= self._last_step:  # It updated nothing.
       return
     self._last_step = step
     is_due, is_next_due = self._every.is_due(step), self._every.is_due(step + 1)
     if is_due or self._mark is None:  # Not after every step, see `Progress.step`.
-      pace = Pace(step, train_seconds, self._steps.metrics.input_wait_seconds)
+      pace = Pace(step, run.train_seconds, self._steps.metrics.input_wait_seconds)
       self._mark = self._mark or pace
       if is_due:
-        self._sample(pace, loss)
+        self._sample(pace, run.loss)
     if is_due or is_next_due:
       self._steps.calls.measure_update(is_next_due)
 
-  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
+  def on_validation(self, run: Any) -> None:
     """Writes the means over the validation split, unless an earlier run has."""
-    if not self._has_validated(step):
+    if not self._has_validated(run.validation_step):
       for metric_writer in self._metric_writers:
-        metric_writer.validated(step=step, metrics=find_numbers(metrics))
+        metric_writer.validated(step=run.validation_step, metrics=find_numbers(run.validation))
 
-  def rewind(self, step: int) -> None:
+  def on_rewind(self, run: Any) -> None:
     """Continues from an earlier step."""
+    self._go_on(run.step)
+
+  def _go_on(self, step):
     self._last_step = step
     self._mark = None
     self._metrics_mark = self._steps.metrics.mark()
@@ -85,7 +90,7 @@ class MetricSamples(Callback):
     steps = self._steps
     update = steps.calls.update or Update(math.nan, math.nan)
     values = dict(
-        loss=float(loss), learning_rate=update.learning_rate, gradient_norm=update.gradient_norm,
+        loss=loss, learning_rate=update.learning_rate, gradient_norm=update.gradient_norm,
         examples_per_second=pace.speed_since(self._mark, steps.plan),
         input_wait=pace.wait_since(self._mark))
     metrics = steps.metrics.since(self._metrics_mark)

@@ -13,12 +13,13 @@ import shutil
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, TextIO
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, TextIO
 
 from towers.base.output import is_notebook, write
 from towers.input.plan import Plan
 from towers.session.steps import Steps
 from towers.session.validation_pass import format_means
+from towers.training.callbacks import Callback
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 # Each one is a message to the browser, and some notebooks keep them all.
@@ -29,41 +30,6 @@ _LONGEST_BAR = 30
 _SHORTEST_BAR = 8
 # The line leaves out a smaller share of time that the towers wait for input.
 _SHOWN_WAIT = 0.05
-
-
-class Callback:
-  """What a run calls as it goes; a base class whose methods do nothing.
-
-  `run` is the `Run`: it has `step`, `metrics`, `session`, `writer` and `stop('why')`. The methods
-  with numbers in place of the run are called as well. What they return is ignored.
-  """
-
-  def on_step(self, run: Any) -> None:
-    """Runs after each step."""
-
-  def on_validation(self, run: Any) -> None:
-    """Runs after each pass over the validation split."""
-
-  def on_end(self, run: Any) -> None:
-    """Runs once the run has come to its end, with the session still open and `run.result` there."""
-
-  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Runs after each step; `train_seconds` leaves out pauses and the first step."""
-
-  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
-    """Takes the means over the validation split, for the weights after `step` updates."""
-
-  def rewind(self, step: int) -> None:
-    """Runs when the run goes back to an earlier step."""
-
-  def warning(self, text: str) -> None:
-    """Takes a warning to the user; from any thread."""
-
-  def finish(self, result: Dict[str, Any]) -> None:
-    """Takes the result of a run that has come to its end, after `close`."""
-
-  def close(self) -> None:
-    """Runs when the last step is done, or the run ends in another way."""
 
 
 class Pace(NamedTuple):
@@ -84,11 +50,11 @@ class Pace(NamedTuple):
     return min(float(self.waited - before.waited) / seconds, 1.0) if seconds > 0 else None
 
 
-class Progress:
+class Progress(Callback):
   """Shows a training run, step by step.
 
   Attributes:
-    callbacks: run after each step, validation, rewind and warning.
+    train_seconds: of training, without pauses and the first step.
     first_step_at: when the first step ended, by the clock; None until then.
     longest_pause: seconds of the longest validation or checkpoint.
   """
@@ -112,7 +78,6 @@ class Progress:
     self._total_steps = total_steps
     self._total_epochs = self._plan.position(total_steps - 1)[0] + 1
     self._on_first_step = on_first_step
-    self.callbacks: List[Callback] = []
     self._stream = stream or sys.stdout
     self._is_cell = is_notebook(self._stream)
     self._draws = bool(self._stream) and (self._is_cell or getattr(self._stream, 'isatty', bool)())
@@ -127,71 +92,66 @@ class Progress:
     self._next_show = float('-inf')
 
     self.first_step_at: Optional[float] = None
-    self._step, self._seconds = steps.step, 0.0
+    self._step, self.train_seconds = steps.step, 0.0
     self._began = self._shown = self._pace  # The last step that is not timed, and the last line.
     self._mark = 0.0  # The end of the last step or pause, from which training time counts.
     self._paused_seconds = self.longest_pause = 0.0
 
-  def step(self, *, step: int, loss: float) -> None:
+  def on_step(self, run: Any) -> None:
     """Counts a step, and shows it when a line is due."""
-    now = self._clock()
+    now, step = self._clock(), run.step
     if self.first_step_at is None:
       self.first_step_at = now
       self._on_first_step()
       self._begin(step)  # It includes set-up, so the speed counts from the second one.
     else:
-      self._seconds += now - self._mark
+      self.train_seconds += now - self._mark
     self._step, self._mark = step, now
-    for callback in self.callbacks:
-      callback.step(step=step, loss=loss, train_seconds=self._seconds)
-
     if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
       self._next_show = now + (
           _SECONDS_BETWEEN_DRAWINGS_IN_A_CELL if self._is_cell else
           _SECONDS_BETWEEN_DRAWINGS if self._draws else _SECONDS_BETWEEN_LINES)
-      self._show(now, loss)
+      self._show(now, run.loss)
       self._shown = self._pace
 
-  def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
-    """Writes the means over the validation split, for the weights after `step` updates."""
+  def on_validation(self, run: Any) -> None:
+    """Writes the means over the validation split."""
     if self._is_chief:
-      self.write(f'validation after step {step:,}: {format_means(metrics, examples)}')
-    for callback in self.callbacks:
-      callback.validation(step=step, metrics=metrics)
+      self.write(f'validation after step {run.validation_step:,}: '
+                 f'{format_means(run.validation, run.validation_examples)}')
+
+  def on_warning(self, run: Any, text: str) -> None:
+    """Writes a warning; from any thread."""
+    self.write(text)
 
   def write(self, text: str) -> None:
     """Writes a line above the bar; from any thread."""
-    if text.startswith('WARNING'):
-      for callback in self.callbacks:
-        callback.warning(text)
     with self._lock:
       clear = self._erase() if self._drawn else ''
       self._drawn = ''
       write(clear + text + '\n', self._stream)
 
-  def close(self) -> None:
+  def on_close(self, run: Any) -> None:
     """Ends the bar's line, so that whatever is printed next starts a new one."""
     with self._lock:
       if self._drawn:
         self._drawn = ''
         write('\n', self._stream)
 
-  def rewind(self, step: int) -> None:
+  def on_rewind(self, run: Any) -> None:
     """Continues from an earlier step, and measures speed and metrics anew."""
     self._metrics_mark = self._metrics.mark()
-    self._begin(step)
-    for callback in self.callbacks:
-      callback.rewind(step)
+    self._begin(run.step)
 
   def _begin(self, step):
     """Lets the speed count from a step on."""
-    self._step, self._seconds = step, 0.0
+    self._step, self.train_seconds = step, 0.0
     self._began = self._shown = self._pace
 
   @property
   def _pace(self):
     """Now; not to be read after every step, for it adds up what the metrics have kept."""
-    return Pace(self._step, self._seconds, self._metrics.input_wait_seconds)
+    return Pace(self._step, self.train_seconds, self._metrics.input_wait_seconds)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -217,7 +177,7 @@ class Progress:
 
   def seconds_per_step(self) -> float:
     """Returns the seconds of a mean step, or 0 before any was timed."""
-    return self._seconds / max(1, self._step - self._began.step)
+    return self.train_seconds / max(1, self._step - self._began.step)
 
   @property
   def input_wait(self) -> Optional[float]:

@@ -48,7 +48,7 @@ class Summaries(MetricWriter):
     self._path = os.path.join(folder, name)
     self._handle: Optional[int] = None
     self._size = 0
-    self.rewind(first_step)
+    self._restart(first_step)
     for tag, text in texts.items():
       self._write_values(first_step, text_value(tag, text))
     self._write(tf.Event(graph_def=graph.as_graph_def(add_shapes=True).SerializeToString()))
@@ -70,11 +70,14 @@ class Summaries(MetricWriter):
     """Writes a point of every validation curve."""
     self._write_scalars(step, 'validation', metrics)
 
-  def rewind(self, step: int) -> None:
-    """Makes TensorBoard drop all points after `step`."""
+  def on_rewind(self, run: Any) -> None:
+    """Makes TensorBoard drop all points after the run's step."""
+    self._restart(run.step)
+
+  def _restart(self, step):
     self._write(tf.Event(step=step + 1, session_log=tf.SessionLog(status=tf.SessionLog.START)))
 
-  def close(self) -> None:
+  def on_close(self, run: Any) -> None:
     """Closes the file."""
     if self._handle is not None:
       os.close(self._handle)
