@@ -38,6 +38,9 @@ import numpy as np
 from benchmarks.harness.flags import at_least, path_to_read
 from benchmarks.harness.machine import read_peak_bytes
 from towers.base.cores import count_cores
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
+from towers.placement.devices import build_devices, build_session_config
 
 PHOTOS = '/usr/share/backgrounds/*.jpg'
 TOWERS = (1, 2, 4, 8)
@@ -204,16 +207,15 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
 @contextlib.contextmanager
 def _open_input(kind, data_dir, mode, num_towers, batch_size):
   """Yields a function that takes a batch for each tower and drops it."""
-  import towers
   from tensorflow_v1 import tf
   train = load(kind, data_dir).train
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=train.num_examples, batch_size=batch_size,
-                             num_towers=num_towers, last_batch='drop')
-    inputs = towers.build_inputs(train, plan=plan, mode=mode, shuffle=True)
+    plan = build_plan(num_examples=train.num_examples, batch_size=batch_size,
+                      num_towers=num_towers, last_batch='drop')
+    inputs = build_inputs(train, plan=plan, mode=mode, shuffle=True)
     step = tf.group(*[tensor for batch in inputs.next_batches() for tensor in batch.tensors])
     with tf.Session(
-        config=towers.build_session_config(towers.build_devices(num_towers, 'cpu'))) as session:
+        config=build_session_config(build_devices(num_towers, 'cpu'))) as session:
       session.run(inputs.initializer, inputs.feed_dict(0))
       yield session.make_callable(step)
 
@@ -221,11 +223,10 @@ def _open_input(kind, data_dir, mode, num_towers, batch_size):
 @contextlib.contextmanager
 def _open_bare(kind, data_dir):
   """Yields a function that takes a batch of the bare pipeline."""
-  import towers
   from tensorflow_v1 import tf
   with tf.Graph().as_default():
     initializer, step = build_bare(kind, data_dir)
-    with tf.Session(config=towers.build_session_config(towers.build_devices(1, 'cpu'))) as session:
+    with tf.Session(config=build_session_config(build_devices(1, 'cpu'))) as session:
       session.run(initializer)
       yield session.make_callable(step)
 

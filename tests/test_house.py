@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib
 import os
 import re
 
@@ -108,9 +109,9 @@ def imports(module):
         if full in MODULES:
           found.add(full)
         else:
-          found.add(towers._MODULES.get(alias.name, package) if package == 'towers' else package)
+          found.add(towers._PUBLIC.get(alias.name, package) if package == 'towers' else package)
     elif isinstance(node, ast.Attribute) and getattr(node.value, 'id', '') == 'towers':
-      found.add(towers._MODULES.get(node.attr, 'towers'))
+      found.add(towers._PUBLIC.get(node.attr, 'towers'))
   # Two rooms of `towers` are links to packages beside it.
   found = {re.sub(r'^towers\.(staging|models)\b', r'\1', name) for name in found}
   # The imports of `towers` itself are those of its modules.
@@ -200,10 +201,12 @@ def test_public_names_are_what_they_say():
   assert {alias.name: node.module for node in typed.body for alias in node.names} == towers._PUBLIC
 
 
-def test_the_names_of_older_programs_resolve_and_are_not_listed():
-  old = {name for names in towers._OLD.values() for name in names.split()}
-  assert all(getattr(towers, name) is not None for name in old)
-  assert not old & set(towers.__all__)
+def test_a_name_that_stood_at_the_door_says_where_it_is():
+  for module, names in towers._AT_HOME.items():
+    for name in names.split():
+      with pytest.raises(AttributeError, match=f': write from {module} import {name}$'):
+        getattr(towers, name)
+      assert getattr(importlib.import_module(module), name) is not None
 
 
 def test_no_inner_file_goes_through_the_front_door():

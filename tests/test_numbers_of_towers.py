@@ -8,50 +8,59 @@ from staging import build_stage
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError, check_same_number
+from towers.input.batch import Batch
+from towers.input.feed import build_feed, build_switched_batches
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
+from towers.placement.variables import build_variable_store, format_device_table
+from towers.placement.workers import Workers
 from towers.tower.global_batch import GlobalBatch
+from towers.tower.tower import Tower
+from towers.tower.towers import build_towers
+from towers.validation import build_validation, build_validation_tower
 
 DEVICES = [f'/device:CPU:{tower}' for tower in range(3)]
 
 
-def build_feed(num_towers, num_devices, *, name='train', mode='split', depth=1, examples=None):
-  plan = towers.build_plan(num_examples=8, batch_size=4, num_towers=num_towers)
-  inputs = towers.build_inputs(examples or small.id_examples(8, name), plan=plan, mode=mode)
-  return towers.build_feed(inputs, devices=DEVICES[:num_devices], staging_depth=depth)
+def make_feed(num_towers, num_devices, *, name='train', mode='split', depth=1, examples=None):
+  plan = build_plan(num_examples=8, batch_size=4, num_towers=num_towers)
+  inputs = build_inputs(examples or small.id_examples(8, name), plan=plan, mode=mode)
+  return build_feed(inputs, devices=DEVICES[:num_devices], staging_depth=depth)
 
 
-def build_towers(num_batches, num_devices, num_of_store=None, *, placement='host', build='reuse'):
-  store = towers.build_variable_store(devices=DEVICES[:num_of_store or num_devices],
-                                      placement=placement)
-  return towers.build_towers(lambda x, is_training: x * tf.get_variable('w', []),
-                             [towers.Batch(tf.zeros([2]), 2)] * num_batches,
-                             devices=DEVICES[:num_devices], store=store, build=build)
+def make_towers(num_batches, num_devices, num_of_store=None, *, placement='host', build='reuse'):
+  store = build_variable_store(devices=DEVICES[:num_of_store or num_devices],
+                               placement=placement)
+  return build_towers(lambda x, is_training: x * tf.get_variable('w', []),
+                      [Batch(tf.zeros([2]), 2)] * num_batches,
+                      devices=DEVICES[:num_devices], store=store, build=build)
 
 
-def build_validation(num_towers, num_of_feed, **settings):
-  tower = towers.Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, towers.Batch(None, 2), [], [],
-                       GlobalBatch([], 2, 2.0, 1))
-  feed = build_feed(num_of_feed, num_of_feed, name='validation')
-  return towers.build_validation([tower] * num_towers, feed=feed, is_validating=None, **settings)
+def make_validation(num_towers, num_of_feed, **settings):
+  tower = Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, Batch(None, 2), [], [],
+                GlobalBatch([], 2, 2.0, 1))
+  feed = make_feed(num_of_feed, num_of_feed, name='validation')
+  return build_validation([tower] * num_towers, feed=feed, is_validating=None, **settings)
 
 
 def switch(depth, other_depth):
-  return lambda first, second: towers.build_switched_batches(
-      build_feed(first, first, depth=depth),
-      build_feed(second, second, name='validation', depth=other_depth),
+  return lambda first, second: build_switched_batches(
+      make_feed(first, first, depth=depth),
+      make_feed(second, second, name='validation', depth=other_depth),
       is_validating=tf.placeholder(tf.bool, []))
 
 
 def of_store(**settings):
-  return lambda first, second: build_towers(second, second, first, **settings)
+  return lambda first, second: make_towers(second, second, first, **settings)
 
 
 # What meets: the function that takes both numbers, and what each number counts.
 STORE = 'devices of the variable store'
 MEETINGS = {
-    'feed': (build_feed, 'towers in the plan of train', 'devices'),
-    'feed, next': (lambda *numbers: build_feed(*numbers, mode='next', depth=0),
+    'feed': (make_feed, 'towers in the plan of train', 'devices'),
+    'feed, next': (lambda *numbers: make_feed(*numbers, mode='next', depth=0),
                    'towers in the plan of train', 'devices'),
-    'feed, shard': (lambda *numbers: build_feed(*numbers, mode='shard', depth=2),
+    'feed, shard': (lambda *numbers: make_feed(*numbers, mode='shard', depth=2),
                     'in the plan of train', 'devices'),
     'stage': (lambda first, second: build_stage([[tf.zeros([2])]] * first, depth=1, name='train',
                                                 devices=DEVICES[:second]),
@@ -59,13 +68,13 @@ MEETINGS = {
     'switch': (switch(0, 0), 'feed of train', 'of validation'),
     'staged switch': (switch(2, 1), 'feed of train', 'of validation'),
     'half a switch': (switch(0, 1), 'feed of train', 'of validation'),
-    'towers': (build_towers, 'batches', 'devices'),
+    'towers': (make_towers, 'batches', 'devices'),
     'store': (of_store(), STORE, 'devices'),
     'replicas, reuse': (of_store(placement='replicated'), STORE, 'devices'),
     'replicas, clone': (of_store(placement='replicated', build='clone'), STORE, 'devices'),
-    'validation': (build_validation, 'towers', 'towers of the feed of validation'),
-    'table': (lambda first, second: towers.format_device_table(DEVICES[:first], [],
-                                                               ['tower'] * second),
+    'validation': (make_validation, 'towers', 'towers of the feed of validation'),
+    'table': (lambda first, second: format_device_table(DEVICES[:first], [],
+                                                        ['tower'] * second),
               'devices', 'roles')}
 
 
@@ -85,41 +94,41 @@ def test_numbers_that_disagree_are_refused_with_both_and_equal_ones_are_not(meet
 
 def test_a_validation_tower_takes_a_feed_of_one_device():
   with tf.Graph().as_default():
-    store = towers.build_variable_store(devices=DEVICES[:1])
+    store = build_variable_store(devices=DEVICES[:1])
     message = '2 towers of the feed of validation, but 1 validation tower'
     with pytest.raises(UsageError, match=message):
-      towers.build_validation_tower(small.model, build_feed(2, 2, name='validation'), index=1,
-                                    store=store)
+      build_validation_tower(small.model, make_feed(2, 2, name='validation'), index=1,
+                             store=store)
 
 
 def test_a_store_without_devices_is_refused():
   with pytest.raises(UsageError, match='devices is empty'):
-    towers.build_variable_store(devices=[])
+    build_variable_store(devices=[])
 
 
 def test_workers_of_the_plan_and_of_validation_are_compared():
   message = '1 workers in the plan .* but 2 work'
   with tf.Graph().as_default(), pytest.raises(UsageError, match=message):
-    build_validation(1, 1, workers=towers.Workers(2, 0))
+    make_validation(1, 1, workers=Workers(2, 0))
 
 
 @pytest.mark.parametrize('build', towers.tower.cloning.cloner.TOWER_BUILDS)
 def test_batches_of_more_or_fewer_tensors_than_the_first_are_refused(build):
   message = '1 tensors .* tower 1, but 2 .* tower 0'
   with tf.Graph().as_default(), pytest.raises(UsageError, match=message):
-    batches = [towers.Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4),
-               towers.Batch((tf.zeros([4, 5]),), 4)]
-    towers.build_towers(small.model, batches, devices=DEVICES[:2], build=build,
-                        store=towers.build_variable_store(devices=DEVICES[:2]))
+    batches = [Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4),
+               Batch((tf.zeros([4, 5]),), 4)]
+    build_towers(small.model, batches, devices=DEVICES[:2], build=build,
+                 store=build_variable_store(devices=DEVICES[:2]))
 
 
 @pytest.mark.parametrize('depth', small.DEPTHS)
 def test_splits_of_other_structures_are_refused(depth):
   with tf.Graph().as_default():
-    train = build_feed(2, 2, depth=depth, examples=small.random_examples(8))
-    validation = build_feed(2, 2, depth=depth, name='validation')
+    train = make_feed(2, 2, depth=depth, examples=small.random_examples(8))
+    validation = make_feed(2, 2, depth=depth, name='validation')
     with pytest.raises(UsageError, match='2 tensors in a batch of train, but 1 .* validation'):
-      towers.build_switched_batches(train, validation, is_validating=tf.placeholder(tf.bool, []))
+      build_switched_batches(train, validation, is_validating=tf.placeholder(tf.bool, []))
 
 
 @pytest.mark.nightly(but=2)
@@ -129,13 +138,13 @@ def test_splits_of_other_structures_are_refused(depth):
 def test_splits_of_other_dtypes_are_refused(index, dtypes, depth):
   rows, labels = np.zeros([8, 5], np.float32), np.zeros(8, np.int32)
   with tf.Graph().as_default():
-    train = build_feed(2, 2, depth=depth, examples=towers.from_arrays(rows, labels))
-    validation = build_feed(2, 2, depth=depth, name='validation', examples=towers.from_arrays(
+    train = make_feed(2, 2, depth=depth, examples=towers.from_arrays(rows, labels))
+    validation = make_feed(2, 2, depth=depth, name='validation', examples=towers.from_arrays(
         rows.astype(dtypes[0]), labels.astype(dtypes[1]), name='validation'))
     now, was = np.dtype(dtypes[index]).name, (rows, labels)[index].dtype.name
     with pytest.raises(UsageError, match=f'^component {index} is {now} in the validation split '
                                          f'and {was} in the training split: convert one'):
-      towers.build_switched_batches(train, validation, is_validating=tf.placeholder(tf.bool, []))
+      build_switched_batches(train, validation, is_validating=tf.placeholder(tf.bool, []))
 
 
 def test_a_message_names_both_numbers_and_the_fix():

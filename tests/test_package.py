@@ -115,7 +115,7 @@ def test_a_users_own_modules_stay_theirs(python, tmp_path):
 
 def test_the_library_is_imported_without_tensorflow():
   code = ('import sys, towers\n'
-          'towers.UsageError, towers.build_plan, towers.from_arrays\n'
+          'towers.UsageError, towers.padded, towers.from_arrays\n'
           'assert "tensorflow" not in sys.modules')
   output_of('-c', code)
 

@@ -12,6 +12,7 @@ from tensorflow_v1 import tf
 from tests import ROOT
 from tests.harness import faults, small
 from tests.harness.loaded_process import run_loaded
+from towers.placement.counters import get_global_step
 from towers.process.run_error import RunError
 
 
@@ -46,7 +47,7 @@ def test_no_order_of_calls_blocks_or_changes_what_is_trained(settings, tmp_path)
   program = build(**settings)
   validation, updates = program.validation, 'accumulate' not in settings
   with program.graph.as_default():
-    needs_no_batch = {'step': towers.get_global_step()}
+    needs_no_batch = {'step': get_global_step()}
   fetches = [program.towers[0].loss, program.towers[-1].sums, program.batches[0].tensors,
              program.feed.put_ops, needs_no_batch]
   draw = random.Random(str(sorted(settings)))

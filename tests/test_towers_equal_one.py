@@ -18,6 +18,7 @@ from tests.data.test_skipped_steps import examples_without, of_directions
 from tests.harness import small
 from tests.harness.covering import cover
 from tests.harness.sounds import recognise, sorted_sounds, sounds
+from towers.placement.counters import get_examples_seen
 from towers.tower.batch_norm_layer import batch_norm
 
 NUM_STEPS = 7
@@ -158,7 +159,7 @@ OPTIMIZERS = {'sgd': lambda: tf.train.GradientDescentOptimizer(0.1),
               'momentum': lambda: lambda rate: tf.train.MomentumOptimizer(rate, 0.9),
               'adam': lambda: tf.train.AdamOptimizer(0.02, epsilon=0.01), 'by pattern': by_pattern}
 # It sinks with the examples that the steps before have taken.
-RATES = {'momentum': lambda plan: 5 / (50 + tf.cast(towers.get_examples_seen(), tf.float32))}
+RATES = {'momentum': lambda plan: 5 / (50 + tf.cast(get_examples_seen(), tf.float32))}
 # What the result is by: the same for one tower and for several.
 MATHEMATICS = dict(
     # 33 over batches of 20 leaves 13, 41 leaves 1 (towers stay empty), 40 leaves nothing (static

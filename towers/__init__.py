@@ -41,10 +41,9 @@ _PUBLIC = {
     'padded': 'towers.data.padding',
     'train': 'towers.training.train',
 }
-# Names that programs were written with when they were public; each is used in its own module now.
-_OLD = {
+# Names that stood here, and where each is at home.
+_AT_HOME = {
     'towers.checks.towers': 'CheckReport',
-    'towers.data': 'from_tfds',
     'towers.input.batch': 'Batch',
     'towers.input.feed': 'Feed build_batches build_feed build_switched_batches',
     'towers.input.pipeline': 'Inputs build_inputs',
@@ -70,7 +69,7 @@ _OLD = {
     'towers.validation': 'Validation build_validation build_validation_tower',
     'towers.warm_start.matching': 'InitFrom',
 }
-_MODULES = {**_PUBLIC, **{name: module for module, names in _OLD.items() for name in names.split()}}
+_OF_ANNEXES = {'check_inputs': 'towers.check_inputs', 'from_tfds': 'towers.data.from_tfds'}
 __all__ = list(_PUBLIC)
 
 if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
@@ -99,11 +98,13 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
 
 
 def __getattr__(name: str) -> Any:
-  if name == 'check_inputs':
-    return importlib.import_module('towers.annexes').load('towers.check_inputs')
-  if name not in _MODULES:
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  value = getattr(importlib.import_module(_MODULES[name]), name)
+  if name in _OF_ANNEXES:
+    return importlib.import_module('towers.annexes').load(_OF_ANNEXES[name])
+  if name not in _PUBLIC:
+    homes = [module for module, names in _AT_HOME.items() if name in names.split()]
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}' + (
+        f': write from {homes[0]} import {name}' if homes else ''))
+  value = getattr(importlib.import_module(_PUBLIC[name]), name)
   globals()[name] = value
   return value
 

@@ -7,6 +7,8 @@ import time
 from typing import Any, Iterator
 
 from towers.placement.cluster import ALONE, Cluster
+from towers.placement.devices import build_devices
+from towers.placement.workers import Workers
 from towers.settings.table import common_to_workers
 
 
@@ -42,7 +44,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   from towers.process.startup import Startup
 
   kind = 'gpu' if config.device == 'gpu' else 'cpu'
-  devices = towers.build_devices(num_towers, kind)
+  devices = build_devices(num_towers, kind)
   with tf.Graph().as_default(), _open_worker(config, devices, cluster) as worker:
     whole = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
 
@@ -53,7 +55,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
 
     session = towers.Session(build_configured(
         dataclasses.replace(config, num_gpus=num_towers, device=kind), losses_alone, data_set,
-        towers.Workers(cluster.num_workers, cluster.rank)), **config.session_settings())
+        Workers(cluster.num_workers, cluster.rank)), **config.session_settings())
     with session.opened(Startup(time.monotonic()), worker), session.as_default():
       session.steps.broadcast()
       yield session

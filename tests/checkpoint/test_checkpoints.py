@@ -8,11 +8,11 @@ import shutil
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
+from towers.placement.counters import get_global_step
 
 # In whatever shape a checkpoint is read, `test_shapes` shows.
 Run = functools.partial(small.Run, num_towers=1)
@@ -236,7 +236,7 @@ def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
 def test_another_dtype_is_another_model(tmp_path):
   with tf.Graph().as_default(), tf.Session() as session:
     tf.get_variable('weights', [2])
-    towers.get_global_step()
+    get_global_step()
     session.run(tf.global_variables_initializer())
     Checkpoints(str(tmp_path), keep=1).save(session)
   with tf.Graph().as_default(), tf.Session() as session:

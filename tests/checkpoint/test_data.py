@@ -11,7 +11,7 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
 from towers.checkpoint.data import Data
-from towers.input.plan import LAST_BATCHES
+from towers.input.plan import LAST_BATCHES, build_plan
 
 random = np.random.RandomState(0)
 ROWS, LABELS = random.randn(96, 4).astype('f'), (np.arange(96) % 3).astype('i')
@@ -134,7 +134,7 @@ def test_the_same_data_resumes_and_a_checkpoint_without_a_record_says_so(tmp_pat
     (22, True, 'has seen 22'), (18, True, 'has seen 18'), (0, True, 'has seen 0')])
 def test_steps_of_another_size_are_refused_but_for_damaged_examples(seen, may_skip, words):
   # Steps of 8 and of 5 examples.
-  plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=2)
+  plan = build_plan(num_examples=13, batch_size=8, num_towers=2)
   with pytest.raises(UsageError, match=words) if words else contextlib.nullcontext():
     Data(None, plan, may_skip=may_skip).check_steps(
         'model.ckpt-3', step=3, examples_seen=seen, was_carried=False)

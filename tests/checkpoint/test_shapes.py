@@ -2,11 +2,13 @@
 
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.checkpoint.checkpoints import Checkpoints
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
+from towers.placement.counters import get_global_step
 
 # Seven steps an epoch, the last of two examples. Parts of three steps begin all over an epoch.
 NUM, BATCH, PART = 50, 8, 3
@@ -34,7 +36,7 @@ def restore(run, folder, warn=pytest.fail):
     if run.program.workers.rank == 0:
       checkpoints_of(run, folder, warn).restore(run.session)
     run.steps.broadcast()
-    run.steps.start(int(run.session.run(towers.get_global_step())))
+    run.steps.start(int(run.session.run(get_global_step())))
 
 
 def train_part(shape, folder, is_first):
@@ -128,8 +130,8 @@ def test_at_the_start_of_an_epoch_any_order_takes_each_example_once(recorded, tm
 
 
 def test_a_later_version_of_the_permutation_is_another_order():
-  order = towers.build_inputs(
-      small.id_examples(10), plan=towers.build_plan(num_examples=10, batch_size=2, num_towers=1),
+  order = build_inputs(
+      small.id_examples(10), plan=build_plan(num_examples=10, batch_size=2, num_towers=1),
       shuffle=True, seed=-1).order
   assert type(order).from_array(order.to_array()) == order
   assert not order.is_same(order._replace(version=order.version + 1))

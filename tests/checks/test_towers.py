@@ -16,6 +16,9 @@ from tests.harness import small, suspects
 from towers.base.usage_error import UsageError
 from towers.checks.trial import Trial
 from towers.coupling.comparison import AGREES, DIFFERS, INCONCLUSIVE, compare
+from towers.input.batch import Batch
+from towers.placement.variables import build_variable_store
+from towers.tower.towers import build_towers
 
 IS_1 = tf.__version__.startswith('1.')
 nightly = pytest.mark.nightly
@@ -117,10 +120,10 @@ def test_frozen_moving_averages_are_checked_and_trained_with(name):
   model = getattr(suspects, name)
   assert check(model, is_training=False).agrees
   with tf.Graph().as_default():
-    [tower] = towers.build_towers(
-        model, [towers.Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4)],
+    [tower] = build_towers(
+        model, [Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4)],
         devices=['/device:CPU:0'], is_training=False,
-        store=towers.build_variable_store(devices=['/device:CPU:0']))
+        store=build_variable_store(devices=['/device:CPU:0']))
   assert not tower.update_ops and None not in tower.gradients
 
 

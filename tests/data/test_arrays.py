@@ -12,6 +12,8 @@ from tests.harness.processes import output_of
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.arrays import DTYPES, from_arrays
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 
 # A file of holes: it takes neither room on disk nor memory, unless someone copies it.
 _OVER_2_GB = """
@@ -223,8 +225,8 @@ def test_the_bytes_of_unequal_rows_fill_buckets():
 def test_unequal_rows_without_padding_are_refused_where_a_program_reads_them():
   examples = from_arrays(np.arange(3), [[1, 2], [3, 4, 5], [6, 7]], name='train')
   with tf.Graph().as_default(), pytest.raises(UsageError) as refusal:
-    plan = towers.build_plan(num_examples=3, batch_size=3, num_towers=1)
-    towers.build_inputs(examples, plan=plan).next_batches()
+    plan = build_plan(num_examples=3, batch_size=3, num_towers=1)
+    build_inputs(examples, plan=plan).next_batches()
   assert str(refusal.value) == (
       'train: the rows of array 1 have 2 to 3 values, and a batch needs one shape: give the split '
       'to towers.padded.')

@@ -7,6 +7,8 @@ from tensorflow_v1 import tf
 from tests.data.test_records import take
 from tests.harness import small, taking
 from towers.base.usage_error import UsageError
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 from towers.process.run_error import RunError
 
 
@@ -28,14 +30,14 @@ def test_a_data_set_belongs_to_its_graph_and_a_function_to_any():
     examples = towers.from_dataset(dataset, name='mine')
     # Nothing is added to the program's graph, whose random ops count its ops.
     assert before < made == len(graph.get_operations())
-    plan = towers.build_plan(num_examples=5, batch_size=5, num_towers=1)
-    inputs = towers.build_inputs(examples, plan=plan)
+    plan = build_plan(num_examples=5, batch_size=5, num_towers=1)
+    inputs = build_inputs(examples, plan=plan)
     [batch] = inputs.next_batches()
     with tf.Session() as session:
       session.run(inputs.initializer, inputs.feed_dict(0))
       assert session.run(batch.tensors).tolist() == list(range(5))
   with tf.Graph().as_default(), pytest.raises(UsageError, match='mine.*another graph.*function'):
-    towers.build_inputs(examples, plan=plan)
+    build_inputs(examples, plan=plan)
   examples = towers.from_dataset(ids(5))
   for _ in range(2):
     assert take(examples, num_steps=1) == [[0, 1, 2, 3, 4]]
@@ -80,8 +82,8 @@ def test_unknown_shapes_become_those_of_the_first_element():
         'id': id})
 
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=9, batch_size=3, num_towers=1)
-    [batch] = towers.build_inputs(towers.from_dataset(make()), plan=plan).next_batches()
+    plan = build_plan(num_examples=9, batch_size=3, num_towers=1)
+    [batch] = build_inputs(towers.from_dataset(make()), plan=plan).next_batches()
     assert batch.tensors['rows'].shape.as_list() == [3, 2]
   with pytest.raises(tf.errors.OpError, match=r"mine: the component rows has shape \[3\], and "
                      r'shape \[2\] in the first example.*pad'):

@@ -17,6 +17,8 @@ from tests.data.pictures import damage
 from tests.harness import faults, taking
 from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import Records, load_index, write_record
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 
 NUM = 100
 
@@ -96,8 +98,8 @@ def test_unknown_shapes_become_those_of_the_first_record(tmp_path):
   path = write(tmp_path / 'file', range(9), rows=lambda number: 3)
   examples = towers.from_tfrecords(path, parse_any_rows)
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=9, batch_size=3, num_towers=1)
-    [batch] = towers.build_inputs(examples, plan=plan).next_batches()
+    plan = build_plan(num_examples=9, batch_size=3, num_towers=1)
+    [batch] = build_inputs(examples, plan=plan).next_batches()
     assert batch.tensors[1].shape.as_list() == [3, 3]
 
 
@@ -277,7 +279,7 @@ def test_nothing_of_the_files_stands_in_the_graph(tmp_path):
   for number in (10, 99):
     examples = towers.from_tfrecords(write(tmp_path / str(number), range(number)), parse)
     with tf.Graph().as_default() as graph:
-      plan = towers.build_plan(num_examples=number, batch_size=8, num_towers=2)
-      towers.build_inputs(examples, plan=plan).next_batches()
+      plan = build_plan(num_examples=number, batch_size=8, num_towers=2)
+      build_inputs(examples, plan=plan).next_batches()
       sizes.append(len(graph.as_graph_def().SerializeToString()))
   assert abs(np.diff(sizes)) < 100

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 
 
 def examples_without(bad, num_examples=16):
@@ -46,6 +47,6 @@ def test_a_step_without_examples_changes_nothing_and_is_named_once(settings, cap
 def test_marks_stay_out_of_the_towers():
   with tf.Graph().as_default():
     examples = examples_without([0])
-    plan = towers.build_plan(num_examples=16, batch_size=8, num_towers=2)
-    [first, _] = towers.build_inputs(examples, plan=plan).next_batches()
+    plan = build_plan(num_examples=16, batch_size=8, num_towers=2)
+    [first, _] = build_inputs(examples, plan=plan).next_batches()
     assert len(first.tensors) == 2 and first.may_be_empty and not first.is_static

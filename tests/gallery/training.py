@@ -8,6 +8,7 @@ import towers
 from tensorflow_v1 import tf
 from tests.gallery.programs import PROGRAMS
 from tests.harness import small
+from towers.checks.towers import CheckReport
 
 NUM_STEPS = 4
 BATCH_SIZE = 8
@@ -43,7 +44,7 @@ def largest_difference(one: Trained, other: Trained) -> float:
              for left, right in pairs)
 
 
-def check(name: str) -> towers.CheckReport:
+def check(name: str) -> CheckReport:
   program = PROGRAMS[name]
   return towers.check(program.make(), towers.from_arrays(*program.arrays()), num_towers=2,
                       batch_size=6, num_steps=1)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.graph.ordered_sum import add_all
+from towers.placement.devices import build_devices, build_session_config
 from towers.tower.batch_norm_layer import batch_norm
 
 # From left to right they are 0; beginning with the last one, 1.
@@ -14,7 +14,7 @@ TERMS = (1.0, 1e8, -1e8)
 
 
 def test_terms_that_somebody_holds_are_added_in_their_order():
-  config = towers.build_session_config(towers.build_devices(1, 'cpu'))
+  config = build_session_config(build_devices(1, 'cpu'))
   with tf.Graph().as_default(), tf.Session(config=config) as session:
     # A variable holds the buffer of its value, so that only the last term's could be reused.
     terms = [tf.Variable(value, use_resource=True) for value in TERMS[:2]]

@@ -13,6 +13,9 @@ from tensorflow_v1 import tf
 from towers.cli.build import build_configured
 from towers.data import DataSet
 from towers.input.fill import fill_empty
+from towers.placement.counters import get_examples_seen, get_global_step
+from towers.placement.devices import build_session_config
+from towers.placement.workers import Workers
 from towers.process.startup import Startup
 from towers.settings.config import Config
 
@@ -223,11 +226,11 @@ class Run:
     self.graph = tf.Graph()
     with self.graph.as_default():
       model = make_model() if make_model else model
-      workers = towers.Workers(num_workers, rank)
+      workers = Workers(num_workers, rank)
       self.program = build_configured(config, model, data_set, workers)
       if config.keeps_curves:
         self.program.build_gradient_norm()
-      self.session_config = towers.build_session_config(
+      self.session_config = build_session_config(
           self.program.devices, workers=workers, needs_threads=self.program.needs_threads)
     self.target = serve(self.session_config) if serve else ''
     self.opened = towers.Session(self.program)
@@ -274,7 +277,7 @@ class Run:
 
   def counters(self):
     with self.graph.as_default():
-      return self.session.run([towers.get_global_step(), towers.get_examples_seen()])
+      return self.session.run([get_global_step(), get_examples_seen()])
 
   def validate(self):
     """Returns the metrics' means over the validation split, and the number of examples."""

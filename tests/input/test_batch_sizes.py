@@ -7,10 +7,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.input.test_shapes import KINDS, SEED
+from towers.input.pipeline import build_inputs
 from towers.input.plan import LAST_BATCHES, build_plan
 
 # A part of a run: the batch size, micro-batches of a step, towers, steps until it ends.
@@ -105,8 +105,8 @@ def take(kind, mode, plan, steps):
     return ids
 
   with tf.Graph().as_default():
-    inputs = towers.build_inputs(KINDS[kind](plan.num_examples), mode=mode, shuffle=True, seed=SEED,
-                                 plan=plan._replace(since=type(plan.since)()))
+    inputs = build_inputs(KINDS[kind](plan.num_examples), mode=mode, shuffle=True, seed=SEED,
+                          plan=plan._replace(since=type(plan.since)()))
     batches = inputs.next_batches()
     with tf.Session() as session:
       session.run(inputs.initializer, inputs.feed_dict(steps[0], plan))

@@ -8,6 +8,7 @@ from tensorflow_v1 import tf
 from tests.harness import small, taking
 from tests.input.test_shapes import KINDS, SEED, bucketed_examples
 from towers.base.usage_error import UsageError
+from towers.input.pipeline import build_inputs
 from towers.input.plan import ResumePoint, build_plan
 from towers.tower.batch_norm_layer import batch_norm
 
@@ -19,7 +20,7 @@ def take(kind, mode, num_towers, *, first_step=0, num_steps=8, batch_size=BATCH,
   with tf.Graph().as_default():
     plan = build_plan(num_examples=NUM, batch_size=batch_size, num_towers=num_towers,
                       last_batch='carry')
-    inputs = towers.build_inputs(KINDS[kind](NUM), plan=plan, mode=mode, shuffle=True, seed=SEED)
+    inputs = build_inputs(KINDS[kind](NUM), plan=plan, mode=mode, shuffle=True, seed=SEED)
     batches = inputs.next_batches()
     assert all(batch.is_static for batch in batches)
     with tf.Session() as session:
@@ -65,7 +66,7 @@ def test_draws_know_the_epoch_of_each_example(of_batches):
 def test_batches_by_length_are_not_carried():
   plan = build_plan(num_examples=NUM, batch_size=BATCH, num_towers=1, last_batch='carry')
   with tf.Graph().as_default(), pytest.raises(UsageError, match='last_batch=carry.*use .*=keep'):
-    towers.build_inputs(bucketed_examples(NUM), plan=plan)
+    build_inputs(bucketed_examples(NUM), plan=plan)
 
 
 def normed(batch, is_training):

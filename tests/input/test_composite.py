@@ -12,6 +12,8 @@ from tests.harness import small
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.composite import decode_batch
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 from towers_tools.serving.model import read_types
 
 WORDS = 9
@@ -132,7 +134,7 @@ def test_records_may_be_sparse_or_ragged(tmp_path):
 def test_what_cannot_stand_beside_them_is_refused():
   def build(examples, values=None):
     with tf.Graph().as_default():
-      towers.build_inputs(examples, plan=towers.build_plan(
+      build_inputs(examples, plan=build_plan(
           num_examples=8, batch_size=4, num_towers=2))
 
   def beside(**component):

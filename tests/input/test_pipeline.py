@@ -10,7 +10,8 @@ from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.small import MODES, element_examples, id_examples, nightly_but, random_examples
 from towers.base.usage_error import UsageError
-from towers.input.pipeline import GET_NEXTS
+from towers.input.pipeline import GET_NEXTS, build_inputs
+from towers.input.plan import build_plan
 
 
 @pytest.mark.nightly
@@ -18,8 +19,8 @@ from towers.input.pipeline import GET_NEXTS
 def test_starting_anew_while_prefetching_does_not_hang(mode):
   # Eight iterators, two threads: starting them all at once blocked every thread on TensorFlow 1.14.
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=37, batch_size=9, num_towers=8)
-    inputs = towers.build_inputs(id_examples(37), mode=mode, plan=plan, shuffle=True)
+    plan = build_plan(num_examples=37, batch_size=9, num_towers=8)
+    inputs = build_inputs(id_examples(37), mode=mode, plan=plan, shuffle=True)
     ids = [batch.tensors for batch in inputs.next_batches()]
     with tf.Session(config=tf.ConfigProto(inter_op_parallelism_threads=2)) as session:
       for _ in range(10):
@@ -39,8 +40,8 @@ def test_splits_that_have_moved_start_one_after_another(monkeypatch):
 @pytest.mark.parametrize('mode', MODES)
 def test_all_input_ops_stand_on_the_host(mode):
   with tf.Graph().as_default() as graph:
-    plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
-    towers.build_inputs(id_examples(13), mode=mode, plan=plan, shuffle=True).next_batches()
+    plan = build_plan(num_examples=13, batch_size=8, num_towers=3)
+    build_inputs(id_examples(13), mode=mode, plan=plan, shuffle=True).next_batches()
     assert {op.device for op in graph.get_operations()} == {'/device:CPU:0'}
     kinds = collections.Counter(op.type for op in graph.get_operations())
   assert kinds['IteratorGetNext'] == {'split': 1, 'next': 3, 'shard': 3}[mode]
@@ -52,9 +53,9 @@ def test_all_input_ops_stand_on_the_host(mode):
 def test_towers_take_their_batches_in_their_order(is_gathered):
   # In another order the same run would train other towers on other examples.
   with tf.Graph().as_default() as graph:
-    plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
+    plan = build_plan(num_examples=13, batch_size=8, num_towers=3)
     examples = random_examples(13)._replace(is_gathered=is_gathered)
-    towers.build_inputs(examples, mode='next', plan=plan).next_batches()
+    build_inputs(examples, mode='next', plan=plan).next_batches()
     taken = [op for op in graph.get_operations() if op.type in GET_NEXTS]
   assert len(taken) == 3
   for earlier, later in zip(taken, taken[1:]):
@@ -65,9 +66,9 @@ def test_towers_take_their_batches_in_their_order(is_gathered):
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('is_gathered', [True, False])
 def test_gathering_a_batch_wakes_no_other_threads(mode, is_gathered):
-  plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
+  plan = build_plan(num_examples=13, batch_size=8, num_towers=3)
   with tf.Graph().as_default() as graph:
-    towers.build_inputs(random_examples(13)._replace(is_gathered=is_gathered), mode=mode, plan=plan)
+    build_inputs(random_examples(13)._replace(is_gathered=is_gathered), mode=mode, plan=plan)
     kinds = {op.type for op in graph.get_operations()}
     maps = [op for op in graph.get_operations() if op.type == 'MapDataset']
   assert bool(maps) == is_gathered
@@ -80,9 +81,9 @@ def test_gathering_a_batch_wakes_no_other_threads(mode, is_gathered):
     dict(read=lambda elements, *arrays, epoch, parallel_calls: elements),
     dict(takes_epoch=True, parse_batch=lambda numbers, rows, _, epoch: tf.gather(rows, numbers))])
 def test_what_does_more_than_gather_is_parsed_by_threads(more):
-  plan = towers.build_plan(num_examples=16, batch_size=8, num_towers=2)
+  plan = build_plan(num_examples=16, batch_size=8, num_towers=2)
   with tf.Graph().as_default() as graph:
-    inputs = towers.build_inputs(random_examples(16)._replace(**more), plan=plan)
+    inputs = build_inputs(random_examples(16)._replace(**more), plan=plan)
     kinds = {op.type for op in graph.get_operations()}
   assert inputs.needs_threads and 'MapDataset' not in kinds
 
@@ -100,16 +101,16 @@ def test_functions_are_called_as_written_on_both_targets(mode):
   examples = element_examples(10)._replace(parse_example=called_in('example', tf.negative),
                                            parse_batch=called_in('batch', tf.negative))
   examples = examples._replace(elements=called_in('elements', examples.elements))
-  plan = towers.build_plan(num_examples=10, batch_size=4, num_towers=3)
+  plan = build_plan(num_examples=10, batch_size=4, num_towers=3)
   with tf.Graph().as_default():
-    towers.build_inputs(examples, plan=plan, mode=mode, shuffle=True)
+    build_inputs(examples, plan=plan, mode=mode, shuffle=True)
   assert called == {(kind, __file__) for kind in ('elements', 'example', 'batch')}
 
 
 def test_an_unknown_mode_is_named():
-  plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
+  plan = build_plan(num_examples=13, batch_size=8, num_towers=3)
   with pytest.raises(UsageError, match='input_mode=both: .*split, next, shard'):
-    towers.build_inputs(id_examples(13), mode='both', plan=plan, shuffle=False)
+    build_inputs(id_examples(13), mode='both', plan=plan, shuffle=False)
 
 
 @pytest.mark.nightly(but=['False-split', 'True-split'])
@@ -121,9 +122,9 @@ def test_fewer_elements_than_promised_are_an_error_and_more_are_left_out(mode, s
                            name='mine')
 
   with tf.Graph().as_default(), tf.Session() as session:
-    plan = towers.build_plan(num_examples=13, batch_size=4, num_towers=2)
+    plan = build_plan(num_examples=13, batch_size=4, num_towers=2)
     for count in (12, 20):
-      inputs = towers.build_inputs(elements(count), mode=mode, plan=plan, shuffle=shuffle)
+      inputs = build_inputs(elements(count), mode=mode, plan=plan, shuffle=shuffle)
       fetches = [batch.tensors[:batch.num_examples] for batch in inputs.next_batches()]
       session.run(inputs.initializer, inputs.feed_dict(0))
       if count < 13:

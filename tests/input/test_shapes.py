@@ -15,6 +15,7 @@ from tests.data.test_records import parse, write_two
 from tests.harness import small
 from tests.harness.covering import cover
 from towers.data.examples import Buckets
+from towers.input.pipeline import build_inputs
 from towers.input.plan import LAST_BATCHES, build_plan
 
 WORKERS = (1, 2, 3, 5)
@@ -136,8 +137,8 @@ def take(kind, mode, num_towers, num_workers, last_batch, first_step, shuffle, a
       plan = build_plan(num_examples=NUM, batch_size=BATCH, num_towers=num_towers,
                         accumulate=accumulate, num_workers=num_workers, rank=rank,
                         last_batch=last_batch)
-      inputs = towers.build_inputs(KINDS[kind](NUM), plan=plan, mode=mode, shuffle=shuffle,
-                                   seed=seed)
+      inputs = build_inputs(KINDS[kind](NUM), plan=plan, mode=mode, shuffle=shuffle,
+                            seed=seed)
       batches = inputs.next_batches()
       if last_batch == 'pad':
         assert {batch.num_rows for batch in batches} == {plan.num_rows}

@@ -11,6 +11,7 @@ from tests.harness.small import nightly_but
 from towers.base.usage_error import UsageError
 from towers.cli.build import build_configured
 from towers.data import load_synthetic
+from towers.placement.devices import build_session_config
 from towers.session.steps import Steps
 from towers.settings.config import Config
 
@@ -115,7 +116,7 @@ def test_two_towers_train_all_weights(name, monkeypatch):
                                data_set)
     weights = tf.trainable_variables()
     assert [variable for _, variable in program.gradients.gradients] == weights
-    with tf.Session(config=towers.build_session_config(program.devices)) as session:
+    with tf.Session(config=build_session_config(program.devices)) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       steps = Steps(session, program)
       steps.start(0)

@@ -11,6 +11,7 @@ from tensorflow_v1 import load, tf, uses_persistent_batch_norm
 from tests import ROOT
 from tests.harness import small
 from towers.placement import devices
+from towers.placement.devices import build_session_config
 from towers.training.reporting.describe import describe_run
 
 SETTINGS = dict(batch_size=8, optimizer=tf.train.GradientDescentOptimizer(0.1))
@@ -50,7 +51,7 @@ def test_xla_compiles_mixed_precision_on_gpus(num_gpus, precision, flags, compil
     monkeypatch.setenv('TF_XLA_FLAGS', flags)
   with tf.Graph().as_default():
     program = build(num_gpus, precision=precision)
-    config = towers.build_session_config(program.devices, precision=precision)
+    config = build_session_config(program.devices, precision=precision)
     assert (config.graph_options.optimizer_options.global_jit_level ==
             tf.OptimizerOptions.ON_2) == compiles
     assert ('compiled by XLA' in describe_run(program)) == compiles

@@ -10,6 +10,7 @@ from towers.base.usage_error import UsageError
 from towers.cli.command_line import main
 from towers.placement import devices
 from towers.placement.collectives import choose_collective
+from towers.placement.devices import build_session_config
 from towers.placement.gpu_memory import GpuMemory
 from towers.settings.config import Config
 
@@ -25,7 +26,7 @@ def asked(monkeypatch):
 
 def build_config(made, **settings):
   with tf.Graph().as_default():
-    return towers.build_session_config(made, **settings)
+    return build_session_config(made, **settings)
 
 
 @pytest.mark.parametrize('text, expected', [

@@ -5,10 +5,16 @@ import os
 
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.input.feed import build_batches, build_feed
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
+from towers.placement.devices import Devices, build_devices, build_session_config
+from towers.placement.variables import build_variable_store, format_device_table
+from towers.placement.workers import Workers
+from towers.tower.towers import build_towers
 
 HOST = '/device:CPU:0'
 IS_1 = tf.__version__.startswith('1.')
@@ -68,7 +74,7 @@ CPUS, GPUS = [[f'/device:{kind}:{index}' for index in range(2)] for kind in ('CP
     ('host', GPUS, 4 * [HOST])], ids=['balanced', 'first', 'host'])
 def test_a_store_places_each_variable_where_it_says(placement, devices, expected):
   with tf.Graph().as_default():
-    store = towers.build_variable_store(placement=placement, devices=devices)
+    store = build_variable_store(placement=placement, devices=devices)
     with tf.variable_creator_scope(store.creator):
       found = [tf.get_variable(name, [size]).device for name, size in zip('abcd', (20, 4, 12, 3))]
   assert found == expected
@@ -77,7 +83,7 @@ def test_a_store_places_each_variable_where_it_says(placement, devices, expected
 def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
   config = tf.ConfigProto(device_count={'CPU': 2})
   with tf.Graph().as_default(), tf.Session(config=config) as session:
-    store = towers.build_variable_store(placement='replicated', devices=CPUS)
+    store = build_variable_store(placement='replicated', devices=CPUS)
     with tf.variable_creator_scope(store.creator):
       for size in (3, 4):
         tf.Variable(lambda size=size: tf.random.normal([size]), name='kernel')
@@ -90,7 +96,7 @@ def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
 
 
 def test_a_session_has_all_towers_and_no_others():
-  config = towers.build_session_config(towers.build_devices(5, 'cpu'))
+  config = build_session_config(build_devices(5, 'cpu'))
   with tf.Session(config=config) as session:
     assert sum(device.device_type == 'CPU' for device in session.list_devices()) == 5
   assert not config.allow_soft_placement
@@ -105,9 +111,9 @@ def on_four_cores(monkeypatch):
 
 def threads(devices=1, **settings):
   """Returns how many ops run at a time, and the threads inside of one."""
-  made = towers.build_devices(devices, 'cpu') if isinstance(devices, int) else (
-      towers.Devices('GPU', devices, ''))
-  config = towers.build_session_config(made, **settings)
+  made = build_devices(devices, 'cpu') if isinstance(devices, int) else (
+      Devices('GPU', devices, ''))
+  config = build_session_config(made, **settings)
   return config.inter_op_parallelism_threads, config.intra_op_parallelism_threads
 
 
@@ -141,7 +147,7 @@ def test_one_small_tower_runs_in_its_callers_thread(monkeypatch):
   with tf.Graph().as_default():
     tf.zeros([128, 255])
     assert inter() == -1 and inter(inter_threads=3) == 3
-    assert inter(2) == inter(needs_threads=True) == inter(workers=towers.Workers(2, 0)) == 4
+    assert inter(2) == inter(needs_threads=True) == inter(workers=Workers(2, 0)) == 4
     assert inter(GPUS[:1]) == 4
     tf.zeros([128, 256])
     assert inter() == 4
@@ -176,8 +182,8 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
     (1, True, not IS_1), (1, False, False), (2, True, True), (2, False, True)])
 def test_idle_threads_sleep_at_once_where_others_need_their_core(num_workers, needs_threads,
                                                                  sleeps):
-  config = towers.build_session_config(
-      towers.build_devices(2, 'cpu'), workers=towers.Workers(num_workers, 0),
+  config = build_session_config(
+      build_devices(2, 'cpu'), workers=Workers(num_workers, 0),
       needs_threads=needs_threads)
   assert config.experimental.disable_thread_spinning == sleeps
 
@@ -215,8 +221,8 @@ def test_without_a_rewriter_a_deep_graph_keeps_its_ops(rewriter, num_ops, is_sim
   with tf.Graph().as_default():
     for _ in range(num_ops):
       tf.constant(1)
-    options = towers.build_session_config(towers.build_devices(2, 'cpu'),
-                                          graph_rewriter=rewriter).graph_options
+    options = build_session_config(build_devices(2, 'cpu'),
+                                   graph_rewriter=rewriter).graph_options
   assert options.rewrite_options.disable_meta_optimizer == (rewriter != 'on')
   assert (options.optimizer_options.opt_level == tf.OptimizerOptions.L1) == is_simplified
 
@@ -228,15 +234,15 @@ def test_without_a_rewriter_a_deep_graph_keeps_its_ops(rewriter, num_ops, is_sim
     ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit=false', False)])
 def test_what_xla_compiles_on_cpus_is_rewritten_before(flags, is_rewritten, monkeypatch):
   monkeypatch.setenv('TF_XLA_FLAGS', flags)
-  config = towers.build_session_config(towers.build_devices(2, 'cpu'))
+  config = build_session_config(build_devices(2, 'cpu'))
   assert config.graph_options.rewrite_options.disable_meta_optimizer != is_rewritten
 
 
 def test_the_device_table_adds_up():
   with small.Run(num_towers=2, placement='balanced') as run, run.graph.as_default():
     tf.Variable(0.0, use_resource=True)  # On no device, as what is made before a program.
-    table = towers.format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),
-                                       ['tower 0', 'tower 1'])
+    table = format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),
+                                ['tower 0', 'tower 1'])
     lines = table.splitlines()
     assert len(lines) == 4
     assert sum(int(line.split()[-2]) for line in lines[1:]) == len(tf.global_variables()) == 11
@@ -245,13 +251,13 @@ def test_the_device_table_adds_up():
 
 def test_auto_takes_gpus_and_says_so_where_there_is_none(monkeypatch):
   monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: 2)
-  found = towers.build_devices(2, 'auto')
+  found = build_devices(2, 'auto')
   assert found.names == GPUS and found.notice == ''
-  assert towers.build_devices(2, 'cpu').kind == 'CPU'
+  assert build_devices(2, 'cpu').kind == 'CPU'
   monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: 0)
-  found = towers.build_devices(8, 'auto')
+  found = build_devices(8, 'auto')
   assert found.kind == 'CPU' and 'no GPU' in found.notice and '8 towers' in found.notice
-  assert towers.build_devices(8, 'cpu').notice == ''
+  assert build_devices(8, 'cpu').notice == ''
 
 
 @pytest.mark.parametrize('num_gpus, num_towers, kind, message', [
@@ -262,7 +268,7 @@ def test_what_is_not_there_is_an_error_before_anything_is_built(num_gpus, num_to
                                                                 monkeypatch):
   monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: num_gpus)
   with pytest.raises(UsageError, match=message):
-    towers.build_devices(num_towers, kind)
+    build_devices(num_towers, kind)
 
 
 @pytest.mark.parametrize('part, name', [
@@ -270,15 +276,15 @@ def test_what_is_not_there_is_an_error_before_anything_is_built(num_gpus, num_to
     ('feed', 'gpu 1')])
 def test_devices_have_an_index_which_collectives_need(part, name):
   devices = {key: [HOST, name if key == part else '/gpu:1'] for key in ('feed', 'store', 'towers')}
-  plan = towers.build_plan(num_examples=8, batch_size=4, num_towers=2)
+  plan = build_plan(num_examples=8, batch_size=4, num_towers=2)
   with tf.Graph().as_default(), pytest.raises(
       UsageError, match=f"devices has '{name}': name the type and the index"):
-    inputs = towers.build_inputs(small.random_examples(8), plan=plan, mode='split')
-    batches = towers.build_batches(towers.build_feed(inputs, devices=devices['feed']))
-    store = towers.build_variable_store(devices=devices['store'])
-    towers.build_towers(small.model, batches, devices=devices['towers'], store=store)
+    inputs = build_inputs(small.random_examples(8), plan=plan, mode='split')
+    batches = build_batches(build_feed(inputs, devices=devices['feed']))
+    store = build_variable_store(devices=devices['store'])
+    build_towers(small.model, batches, devices=devices['towers'], store=store)
 
 
 def test_an_unknown_placement_is_refused():
   with pytest.raises(UsageError, match="variables=everywhere: choose one of auto, host"):
-    towers.build_variable_store(placement='everywhere', devices=[HOST])
+    build_variable_store(placement='everywhere', devices=[HOST])

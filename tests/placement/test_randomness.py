@@ -7,11 +7,12 @@ import types
 import numpy as np
 import pytest
 
-import towers
 from models.layers import he_normal
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.placement.counters import get_global_step
+from towers.placement.variables import build_variable_store
 
 # Its initializers are other objects than those of tf.
 V2 = importlib.import_module('tensorflow.compat.v2')
@@ -62,7 +63,7 @@ def start(draws, seed=5, num_towers=1, placement='host'):
   """Returns the initial values of variables, by name, each drawn by the function of its name."""
   with tf.Graph().as_default(), tf.Session() as session:
     tf.set_random_seed(random.randint(1, 10 ** 9))
-    store = towers.build_variable_store(
+    store = build_variable_store(
         devices=['/device:CPU:0'] * num_towers, placement=placement, seed=seed)
     with tf.variable_creator_scope(store.creator):
       for name, draw in draws.items():
@@ -167,7 +168,7 @@ def draw_by_generator(shape):
     (draw_non_deterministically, 'of type NonDeterministicInts, .*generator')])
 def test_what_cannot_be_seeded_in_an_initial_value_is_refused_by_name(draw, words):
   with tf.Graph().as_default():
-    store = towers.build_variable_store(devices=['/device:CPU:0'])
+    store = build_variable_store(devices=['/device:CPU:0'])
     with tf.variable_creator_scope(store.creator), \
         pytest.raises(UsageError, match=words + r'.*tf\.random\.normal'):
       tf.Variable(lambda: draw([6, 4]), name='w')
@@ -187,7 +188,7 @@ def test_what_cannot_be_tied_to_tower_and_step_is_refused_by_name(draw, words):
 
 def test_what_a_model_draws_by_a_seed_that_it_computes_is_its_own_matter():
   def draw(shape):
-    seed = tf.stack([tf.constant(3, tf.int64), towers.get_global_step().read_value()])
+    seed = tf.stack([tf.constant(3, tf.int64), get_global_step().read_value()])
     tf.add_to_collection(MASKS, tf.random.stateless_normal(shape, seed))
     return V2.function(lambda seed: tf.random.stateless_normal(shape, seed))(seed)
 

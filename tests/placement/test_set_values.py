@@ -6,12 +6,14 @@ import weakref
 import numpy as np
 import pytest
 
-import towers
 from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.input.batch import Batch
 from towers.placement.replicas import REPLICAS
+from towers.placement.variables import build_variable_store
+from towers.tower.towers import build_towers
 
 keras = load_keras()
 LOSS = 'sparse_categorical_crossentropy'
@@ -132,9 +134,9 @@ def test_a_layer_that_is_called_in_a_model_function_keeps_its_weights():
   devices = ['/device:CPU:0'] * 2
   with tf.Graph().as_default(), tf.Session() as session:
     numbers, labels = tf.constant([1, 2], name='numbers'), tf.constant([0, 1], name='labels')
-    batches = [towers.Batch((numbers, labels), 2)] * 2
-    store = towers.build_variable_store(devices=devices)
-    towers.build_towers(model, batches, devices=devices, store=store)
+    batches = [Batch((numbers, labels), 2)] * 2
+    store = build_variable_store(devices=devices)
+    build_towers(model, batches, devices=devices, store=store)
     session.run(tf.global_variables_initializer())
     np.testing.assert_array_equal(session.run(store.made['words/embeddings']), matrix)
 
@@ -185,12 +187,12 @@ def test_values_are_no_part_of_the_graph_and_keras_session_is_gone():
     assert tf.get_default_session() is None
 
 
-def build_towers(model):
+def make_towers(model):
   """Builds a tower in the default graph."""
-  batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
-  store = towers.build_variable_store(devices=['/device:CPU:0'])
+  batch = Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
+  store = build_variable_store(devices=['/device:CPU:0'])
   try:
-    towers.build_towers(model, [batch], devices=['/device:CPU:0'], store=store)
+    build_towers(model, [batch], devices=['/device:CPU:0'], store=store)
   finally:
     keras.backend.set_session(None)
 
@@ -200,7 +202,7 @@ def build_from_before(prepare):
   with tf.Graph().as_default():
     layers = make_layers()
     prepare(layers)
-    build_towers(lambda batch, is_training: keras.losses.sparse_categorical_crossentropy(
+    make_towers(lambda batch, is_training: keras.losses.sparse_categorical_crossentropy(
         batch[1], layers(batch[0])))
 
 
@@ -222,5 +224,5 @@ def test_weights_from_a_model_that_was_loaded_before_are_refused():
     teacher = make_layers()
     teacher.set_weights(weights())
     with pytest.raises(UsageError, match='it read the variable .*/(kernel|bias), which has no'):
-      build_towers(KerasModel(lambda: loaded(
+      make_towers(KerasModel(lambda: loaded(
           make_layers, lambda layers: layers.set_weights(teacher.get_weights())), loss=LOSS))

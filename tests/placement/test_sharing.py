@@ -5,10 +5,13 @@ import functools
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import load_keras, tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.input.batch import Batch
+from towers.placement.variables import build_variable_store
+from towers.reduce.average import average_gradients
+from towers.tower.towers import build_towers
 
 keras = load_keras()
 
@@ -94,10 +97,10 @@ def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
 
       devices = [f'/device:CPU:{tower}' for tower in range(num_towers)]
       size = 4 // num_towers
-      batches = [towers.Batch((tf.ones([size, 5]), tf.zeros([size], tf.int32)), size)] * num_towers
-      store = towers.build_variable_store(devices=devices, seed=seed)
-      all_towers = towers.build_towers(model, batches, devices=devices, store=store)
-      reduced = towers.average_gradients(all_towers)
+      batches = [Batch((tf.ones([size, 5]), tf.zeros([size], tf.int32)), size)] * num_towers
+      store = build_variable_store(devices=devices, seed=seed)
+      all_towers = build_towers(model, batches, devices=devices, store=store)
+      reduced = average_gradients(all_towers)
       session.run(tf.global_variables_initializer())
       return session.run([reduced.loss] + [variable.value() for variable in layers.weights])
 

@@ -5,12 +5,14 @@ That a step in micro-batches is one on the whole batch, `tests/test_towers_equal
 
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
+from towers.input.plan import build_plan
+from towers.reduce.average import average_gradients
 from towers.tower.global_batch import GlobalBatch
+from towers.tower.tower import Tower
 
 
 def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
@@ -30,9 +32,9 @@ def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
 
 
 def test_towers_and_their_average_must_be_of_as_many_micro_batches():
-  tower = towers.Tower('', 'tower_0/', None, {}, None, [], [], GlobalBatch([], 2, 2.0, 1, 3))
+  tower = Tower('', 'tower_0/', None, {}, None, [], [], GlobalBatch([], 2, 2.0, 1, 3))
   with pytest.raises(UsageError, match='3 micro-batches a step in build_towers, but 1 in average_'):
-    towers.average_gradients([tower])
+    average_gradients([tower])
 
 
 @pytest.mark.parametrize('settings, words', [
@@ -41,4 +43,4 @@ def test_towers_and_their_average_must_be_of_as_many_micro_batches():
         'leaves 2 examples in each for 3 towers.*at least 18')])
 def test_batches_that_cannot_be_cut_are_refused(settings, words):
   with pytest.raises(UsageError, match=words):
-    towers.build_plan(**dict(dict(num_examples=100, num_towers=2), **settings))
+    build_plan(**dict(dict(num_examples=100, num_towers=2), **settings))

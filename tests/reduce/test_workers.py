@@ -3,7 +3,6 @@
 
 import pytest
 
-import towers
 from tensorflow_v1 import SUMS_16_BITS, tf
 from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
@@ -11,6 +10,7 @@ from tests.tower.test_batch_norm import averages
 from tests.tower.test_batch_norm import model as batch_norm_model
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
+from towers.placement.counters import get_global_step
 from towers.process.run_error import RunError
 from towers.reduce.all_reduce import VOTES
 from towers.session.not_finite import NotFinite
@@ -157,7 +157,7 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
   with make_cluster((3, 1), train=small.random_examples(16), batch_size=16) as cluster:
     cluster.train()
     with cluster.runs[1].graph.as_default():
-      towers.get_global_step().load(7, cluster.runs[1].session)
+      get_global_step().load(7, cluster.runs[1].session)
     before = [run.weights() for run in cluster.runs]
 
     def refused(run):

@@ -180,7 +180,7 @@ def test_a_step_that_is_set_alone_is_named_with_the_line_that_sets_the_examples(
     assert session.train() == 3.5 + 8 * STEPS and session.step == 2
     shown = capsys.readouterr().out
     assert 'global_step was 3 and is now 1, and examples_seen is 24' in shown
-    line = 'towers.get_examples_seen().load(8, session.tf_session)'
+    line = 'towers.placement.counters.get_examples_seen().load(8, session.tf_session)'
     assert line in shown and shown.count('WARNING') == 1
     seen.load(8, session.tf_session)
     session.tf_session.run(assign)

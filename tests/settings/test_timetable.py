@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from towers import build_plan
+from towers.input.plan import build_plan
 from towers.settings.config import Config
 from towers.settings.timetable import Interval, Timetable, build_interval, build_timetable
 

@@ -2,10 +2,12 @@
 
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.input.batch import Batch
+from towers.placement.variables import build_variable_store
+from towers.tower.towers import build_towers
 
 SETTINGS = dict(optimizer='sgd', batch_size=12, train=small.random_examples(24))
 DEVICES = ['/device:CPU:0', '/device:CPU:1']
@@ -138,11 +140,11 @@ def test_batches_that_are_made_from_other_towers_are_not_refused():
     return x * tf.get_variable('second', [])
 
   with tf.Graph().as_default() as graph:
-    store = towers.build_variable_store(devices=DEVICES)
-    towers.build_towers(first, [towers.Batch(tf.ones([4]), 4)] * 2, devices=DEVICES, store=store)
-    crossed = [towers.Batch(graph.get_tensor_by_name(f'tower_{tower}/out:0'), 4)
+    store = build_variable_store(devices=DEVICES)
+    build_towers(first, [Batch(tf.ones([4]), 4)] * 2, devices=DEVICES, store=store)
+    crossed = [Batch(graph.get_tensor_by_name(f'tower_{tower}/out:0'), 4)
                for tower in (1, 0)]
-    built = towers.build_towers(second, crossed, devices=DEVICES, store=store)
+    built = build_towers(second, crossed, devices=DEVICES, store=store)
     assert [tower.scope for tower in built] == ['tower_0_1/', 'tower_1_1/']
 
 

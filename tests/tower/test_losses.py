@@ -8,6 +8,9 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.input.batch import Batch
+from towers.placement.variables import build_variable_store
+from towers.tower.towers import build_towers
 
 EVEN = dict(train=small.random_examples(16), validation=small.random_examples(8, 'validation'))
 
@@ -45,9 +48,9 @@ def test_one_value_for_a_batch_of_several_is_refused(make, what, fix, settings, 
 def test_rows_beyond_the_number_of_examples_are_refused():
   with tf.Graph().as_default(), pytest.raises(UsageError, match='has 4 values for a batch of 3 '
                                                                 'examples'):
-    batch = towers.Batch((tf.zeros([4, small.NUM_FEATURES]), tf.zeros([4], tf.int32)), 3)
-    towers.build_towers(small.model, [batch], devices=['/device:CPU:0'],
-                        store=towers.build_variable_store(devices=['/device:CPU:0']))
+    batch = Batch((tf.zeros([4, small.NUM_FEATURES]), tf.zeros([4], tf.int32)), 3)
+    build_towers(small.model, [batch], devices=['/device:CPU:0'],
+                 store=build_variable_store(devices=['/device:CPU:0']))
 
 
 @pytest.mark.nightly(but='16-2-settings4')

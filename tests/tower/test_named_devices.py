@@ -8,7 +8,10 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.input.batch import Batch
+from towers.placement.variables import build_variable_store
 from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.towers import build_towers
 
 
 def placed(*devices):
@@ -65,9 +68,9 @@ def test_beside_gpus_a_cpu_is_the_host(device, expected):
       return tf.square(tf.multiply(batch[0][:, 0], tf.get_variable('w', []), name='placed'))
 
   with tf.Graph().as_default() as graph:
-    batches = [towers.Batch((tf.ones([2, small.NUM_FEATURES]),), 2)] * 2
-    towers.build_towers(model, batches, devices=gpus,
-                        store=towers.build_variable_store(devices=gpus))
+    batches = [Batch((tf.ones([2, small.NUM_FEATURES]),), 2)] * 2
+    build_towers(model, batches, devices=gpus,
+                 store=build_variable_store(devices=gpus))
     for tower in range(2):
       op = graph.get_operation_by_name(f'tower_{tower}/placed')
       assert op.device == expected.format(tower)
@@ -78,9 +81,9 @@ def test_a_model_split_by_hand_is_one_tower():
                                        r'.*2 towers has one.*num_towers=1'):
     small.Run(model=placed('/cpu:0', '/cpu:1'))
   with tf.Graph().as_default() as graph:
-    small_batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
+    small_batch = Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
     devices = ['/device:GPU:0']
-    towers.build_towers(placed('/gpu:0', '/gpu:1'), [small_batch], devices=devices,
-                        store=towers.build_variable_store(devices=devices))
+    build_towers(placed('/gpu:0', '/gpu:1'), [small_batch], devices=devices,
+                 store=build_variable_store(devices=devices))
     assert [graph.get_operation_by_name(f'tower_0/{name}/MatMul').device
             for name in ('hidden', 'logits')] == ['/device:GPU:0', '/device:GPU:1']

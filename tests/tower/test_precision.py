@@ -12,6 +12,7 @@ from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.placement.replicas import REPLICAS
 from towers.session.not_finite import NotFinite
+from towers.tower.precision import build_precision
 from towers.training.reporting.describe import describe_precision
 
 NUM_STEPS = 4
@@ -202,12 +203,12 @@ def test_the_half_follows_the_devices(monkeypatch):
     monkeypatch.setattr('towers.tower.precision.get_compute_capabilities',
                         lambda capabilities=capabilities: capabilities)
     with tf.Graph().as_default():
-      precision = towers.build_precision('mixed', devices=devices)
+      precision = build_precision('mixed', devices=devices)
       assert precision.dtype == expected
       assert (precision.loss_scale.variable is None) == (expected == tf.bfloat16)
-  assert towers.build_precision('float32', devices=gpus) is None
+  assert build_precision('float32', devices=gpus) is None
   with pytest.raises(UsageError, match='choose one of float32, mixed'):
-    towers.build_precision('float8', devices=gpus)
+    build_precision('float8', devices=gpus)
 
 
 def test_weights_that_are_half_themselves_are_refused():

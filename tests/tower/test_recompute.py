@@ -7,14 +7,17 @@ import os
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness.processes import run_python
 from tests.harness.small import Run, assert_same_weights, classify, dense, model
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
+from towers.input.batch import Batch
+from towers.placement.devices import build_devices, build_session_config
+from towers.placement.variables import build_variable_store
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.towers import build_towers
 
 NUM_LAYERS = 4
 
@@ -172,13 +175,13 @@ def normalised(batch, is_training):
 
 def build_tower(model, recompute, rows=512):
   """Returns a tower of a model in the default graph, on constants; it may validate as well."""
-  devices = towers.build_devices(1, 'cpu')
-  batch = towers.Batch((tf.ones([rows, 5]), tf.ones([rows], tf.int32)), rows)
-  store = towers.build_variable_store(devices=devices.names, placement='host', seed=3)
-  [tower] = towers.build_towers(model, [batch], devices=devices.names, store=store,
-                                is_training=tf.placeholder_with_default(True, []),
-                                recompute=recompute)
-  return tower, towers.build_session_config(devices)
+  devices = build_devices(1, 'cpu')
+  batch = Batch((tf.ones([rows, 5]), tf.ones([rows], tf.int32)), rows)
+  store = build_variable_store(devices=devices.names, placement='host', seed=3)
+  [tower] = build_towers(model, [batch], devices=devices.names, store=store,
+                         is_training=tf.placeholder_with_default(True, []),
+                         recompute=recompute)
+  return tower, build_session_config(devices)
 
 
 # TensorFlow's own session merges equal ops, and rewrites graphs.

@@ -10,6 +10,7 @@ from tests.update.test_guard import looked_up
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input import pipeline
+from towers.reduce.gradients import ReducedGradients, build_gradient_norm, clip_gradients
 
 
 def test_a_model_that_does_not_share_its_variables_is_refused():
@@ -119,10 +120,10 @@ def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
     values, indices = tf.constant([[3.0], [0.0], [-2.0], [1.0]]), tf.constant([2, 0, 2, 1])
     slices = tf.IndexedSlices(values, indices, tf.constant([4, 1]))
     variable = tf.get_variable('table', [4, 1])
-    reduced = towers.ReducedGradients([], 1, tf.constant(0.0), [(slices, variable)], [], [])
-    [(clipped, _)] = towers.clip_gradients(reduced, 0.5).gradients
+    reduced = ReducedGradients([], 1, tf.constant(0.0), [(slices, variable)], [], [])
+    [(clipped, _)] = clip_gradients(reduced, 0.5).gradients
     assert isinstance(clipped, tf.IndexedSlices)
     half = 0.5 / 2 ** 0.5
     np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)),
                                [[0], [half], [half], [0]])
-    assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(2 ** 0.5)
+    assert session.run(build_gradient_norm(reduced)) == pytest.approx(2 ** 0.5)

@@ -6,6 +6,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
+from towers.placement.devices import build_devices, build_session_config
 from towers.update.slots import make_slots
 
 OPTIMIZERS = {
@@ -21,7 +22,7 @@ OPTIMIZERS = {
 
 def train(name, at_once):
   """Returns all variables after three steps, and their devices."""
-  config = towers.build_session_config(towers.build_devices(2, 'cpu'))
+  config = build_session_config(build_devices(2, 'cpu'))
   with tf.Graph().as_default(), tf.Session(config=config) as session:
     with tf.device('/device:CPU:1'):
       weights = tf.get_variable('weights', [3, 2], initializer=tf.ones_initializer())

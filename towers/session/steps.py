@@ -174,8 +174,8 @@ class Steps:
       return  # As in a run of which nothing was set.
     write_line(f'WARNING: global_step was {was} and is now {step}, and examples_seen is {seen}: '
                'the examples go on behind these, whatever the step. If they are to be those of '
-               f'step {step + 1}, write towers.get_examples_seen().load({planned}, '
-               'session.tf_session); session.restore(folder) restores both.')
+               f'step {step + 1}, write towers.placement.counters.get_examples_seen()'
+               f'.load({planned}, session.tf_session); session.restore(folder) restores both.')
 
   def broadcast(self) -> None:
     """Copies the chief's variables to all workers, which all call it; does nothing if alone."""

@@ -8,13 +8,14 @@ import zlib
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.data.pictures import FORMAT, List, decode, jpegs, picture, take, write_tfrecords
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import Records, load_index
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 from towers_data import encoded_images
 from towers_data.encoded_images import ImageSource, encoded_examples
 from towers_data.labelled_example import decode_labelled, encode_example
@@ -284,8 +285,8 @@ def test_under_fail_shapes_stay_static_and_a_bad_image_names_its_record():
   given = List([example(image=jpegs(1)[0], label=1), BAD[12][0]], policy='fail')
   examples = given.examples()
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=2, batch_size=2, num_towers=2)
-    [first, _] = towers.build_inputs(examples, plan=plan).next_batches()
+    plan = build_plan(num_examples=2, batch_size=2, num_towers=2)
+    [first, _] = build_inputs(examples, plan=plan).next_batches()
     assert first.is_static and first.tensors[0].shape.as_list() == [1, 16, 16, 3]
   with pytest.raises(tf.errors.OpError):
     take(examples, batch_size=2)

@@ -2,17 +2,17 @@
 
 import pytest
 
-import towers
 from tests.harness.small import MODES, random_examples
 from towers.data import load_synthetic
 from towers.data.augment import augment_arrays
+from towers.placement.devices import build_devices
 from towers_tools.measure_input import format_speeds, measure_input
 
 
 @pytest.mark.nightly(but='3')
 @pytest.mark.parametrize('num_towers', [1, 3])
 def test_every_mode_is_measured(num_towers):
-  devices = towers.build_devices(num_towers, 'cpu')
+  devices = build_devices(num_towers, 'cpu')
   speeds = measure_input(random_examples(50), devices, batch_size=8, seconds=0.1)
   assert tuple(speeds) == MODES and all(speed > 100 for speed in speeds.values())
   head, *lines = format_speeds(speeds, num_towers=num_towers, batch_size=8).splitlines()
@@ -24,5 +24,5 @@ def test_every_mode_is_measured(num_towers):
 def test_augmented_arrays_are_measured_too():
   train = load_synthetic(num_train=64, num_validation=8).train
   augmented = augment_arrays(train, kind='cifar', seed=0)
-  speeds = measure_input(augmented, towers.build_devices(2, 'cpu'), batch_size=16, seconds=0.1)
+  speeds = measure_input(augmented, build_devices(2, 'cpu'), batch_size=16, seconds=0.1)
   assert min(speeds.values()) > 100

@@ -14,6 +14,8 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers import data, models
+from towers.placement.counters import get_examples_seen
+from towers.reduce.gradients import ReducedGradients, build_gradient_norm
 from towers.training.reporting.summaries import Summaries
 from towers.training_graph import TrainingGraph
 
@@ -39,7 +41,7 @@ def exact(points):
 
 
 def sinking_rate(plan):
-  return 1 / (10 + tf.cast(towers.get_examples_seen(), tf.float32))
+  return 1 / (10 + tf.cast(get_examples_seen(), tf.float32))
 
 
 def train(summary_dir=None, kill_after=None, callbacks=(), settings=(), **run):
@@ -91,9 +93,9 @@ def test_the_norm_of_sparse_gradients_is_that_of_the_dense_ones():
   gradient = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([4, 4]),
                               dense_shape=tf.constant([9, 1]))
   rows = tf.get_variable('rows', [9, 1])
-  reduced = towers.ReducedGradients([], 1, None, [(gradient, rows)], [], [])
+  reduced = ReducedGradients([], 1, None, [(gradient, rows)], [], [])
   with tf.Session() as session:
-    assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(3.0)
+    assert session.run(build_gradient_norm(reduced)) == pytest.approx(3.0)
 
 
 class Looks(towers.Callback):
