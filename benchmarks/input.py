@@ -58,8 +58,8 @@ _QUALITY = 90
 
 def make_photos(folder: str, count: int) -> None:
   """Writes TFRecords of random crops of photos, scaled by 1 to 2, in ImageNet's layout."""
-  from tensorflow_v1 import tf
   from towers.data.formats.tfrecord import write_record
+  from towers.tensorflow_v1 import tf
   from towers_data.labelled_example import encode_labelled
 
   os.makedirs(folder, exist_ok=True)
@@ -109,7 +109,7 @@ def build_bare(kind: str, data_dir: str) -> Any:
 
   It augments with TensorFlow's stateful random ops.
   """
-  from tensorflow_v1 import plain_data_options, tf
+  from towers.tensorflow_v1 import plain_data_options, tf
   from towers_data.windows import NUM_DRAWS, choose_random_windows
 
   def parse_photo(record, window):
@@ -152,7 +152,7 @@ def build_bare(kind: str, data_dir: str) -> Any:
 
 def build_nothing_model() -> Any:
   """Returns a model that reads its batch and computes next to nothing."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   def model(batch, is_training):
     del is_training
@@ -207,7 +207,7 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
 @contextlib.contextmanager
 def _open_input(kind, data_dir, mode, num_towers, batch_size):
   """Yields a function that takes a batch for each tower and drops it."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   train = load(kind, data_dir).train
   with tf.Graph().as_default():
     plan = build_plan(num_examples=train.num_examples, batch_size=batch_size,
@@ -223,7 +223,7 @@ def _open_input(kind, data_dir, mode, num_towers, batch_size):
 @contextlib.contextmanager
 def _open_bare(kind, data_dir):
   """Yields a function that takes a batch of the bare pipeline."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   with tf.Graph().as_default():
     initializer, step = build_bare(kind, data_dir)
     with tf.Session(config=build_session_config(build_devices(1, 'cpu'))) as session:

@@ -28,14 +28,14 @@ ROWS = np.random.RandomState(0).randn(64, 3).astype('f')
 
 def net(rows: Any) -> Any:
   """Returns what is predicted of rows `[n, 3]`, `[n]`."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   return tf.squeeze(tf.matmul(rows, tf.get_variable('weights', [3, 1])), 1)
 
 
 def build(num_towers: int) -> Any:
   """Returns a program on virtual CPU devices that trains the three weights."""
   import towers
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   with tf.Graph().as_default():
     return towers.Program(
         lambda batch, is_training: tf.square(net(batch[0]) - batch[1]), batch_size=8,
@@ -46,7 +46,7 @@ def build(num_towers: int) -> Any:
 
 def measure(session: Any, num_calls: int) -> Dict[str, float]:
   """Returns milliseconds of the first call, and the medians of later ones and of bare runs."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   with tf.Graph().as_default() as graph:
     rows = tf.placeholder(tf.float32, [None, 3])
     outputs = net(rows)

@@ -39,7 +39,7 @@ _LATER_STEPS = 3
 
 def measure(model: str, num_towers: int, build: str, started: float) -> Dict[str, Any]:
   """Builds, starts and takes a few steps in this process, which was started at `started`."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   imported = time.time()
   run = _Run()
   with contextlib.ExitStack() as opened:
@@ -95,7 +95,7 @@ def _start_mirrored(opened, model, num_towers, build):
   """Returns the same for MirroredStrategy."""
   del build
   import models
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   def make_batch():
     images = tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32)
@@ -106,7 +106,7 @@ def _start_mirrored(opened, model, num_towers, build):
 
 
 def _make_optimizer():
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   return tf.train.GradientDescentOptimizer(LEARNING_RATE)
 
 

@@ -129,7 +129,7 @@ def main() -> None:
                       help='after which every worker ends itself')
   parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args()
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   from towers_tools.report import find_versions
 
   known = kinds_of(tf.__version__)

@@ -1,8 +1,8 @@
 """own_model.py without towers.Program, from its parts.  python -m examples.by_hand"""
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 import towers
-from tensorflow_v1 import tf
 from towers.coupling.law import check_towers
 from towers.input.feed import build_batches, build_feed
 from towers.input.pipeline import build_inputs

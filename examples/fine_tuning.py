@@ -5,9 +5,9 @@
 import tempfile
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 import towers
-from tensorflow_v1 import tf
 from towers import data
 
 GROUPS = np.int32([0, 1, 0, 0, 0, 2, 0, 2, 3, 2])  # Tops, trousers, shoes, bags.

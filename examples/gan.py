@@ -4,9 +4,9 @@ The generator learns to draw points on a ring from noise; the discriminator tell
 ones. One step updates both.
 """
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 import towers
-from tensorflow_v1 import tf
 
 random = np.random.RandomState(0)
 angles = random.uniform(0, 2 * np.pi, 4000)

@@ -3,8 +3,9 @@
   python -m examples.images --epochs=1 --checkpoint_dir=saved --export_dir=served --report=run.html
   python -m examples.images --predict=images.npy --export_dir=served
 """
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import tf
 from towers import data
 
 

@@ -2,9 +2,11 @@
 
 On TensorFlow 2.x it needs the package tf-keras, because Keras 3 builds no graphs.
 """
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import load_keras, tf
 from towers import data
+from towers.tensorflow_v1 import load_keras
 
 
 def make():

@@ -4,9 +4,9 @@
   python -m towers.launch --workers=2 -- python -m examples.own_model       the same, two workers
 """
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 import towers
-from tensorflow_v1 import tf
 
 angles = np.random.RandomState(0).uniform(1, 10, 3000)
 labels = np.arange(3000) % 2

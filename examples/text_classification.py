@@ -4,9 +4,9 @@ The corpus is made up here, so that nothing is downloaded: reviews of some words
 tell whether the writer was pleased, and 'not' turns them around.
 """
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 import towers
-from tensorflow_v1 import tf
 
 GOOD, BAD = ['great', 'lovely', 'fine', 'superb'], ['awful', 'dull', 'poor', 'sad']
 PLAIN = ['the', 'a', 'film', 'book', 'plot', 'was', 'and', 'very', 'with', 'end', 'cast', 'story']

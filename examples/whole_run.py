@@ -8,8 +8,9 @@ import os
 import sys
 import tempfile
 
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import tf
 from towers import data
 
 

@@ -81,7 +81,7 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC',
   build = build_logits(name, num_classes=num_classes, data_format=data_format, drop_path=drop_path)
 
   def model(batch, is_training):
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     images, labels = batch
     logits = tf.cast(build(images, is_training), tf.float32)  # Whatever the layers compute in.
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)

@@ -16,7 +16,7 @@ divided by 10 three times in 90 epochs. The form for CIFAR belongs to no paper, 
 values of He et al. 2015.
 """
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 from .layers import Layers, dense
 

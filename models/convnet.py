@@ -5,7 +5,7 @@ It passes 90 % on Fashion-MNIST within a few epochs.
   conv 5x5x32 -> pool -> conv 5x5x64 -> pool -> dense 128 -> dropout -> logits
 """
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 from .layers import Layers, dense
 

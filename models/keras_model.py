@@ -16,8 +16,8 @@ program's: Keras's own `fit` knows no towers; do not call it on a model used her
 import inspect
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
-from tensorflow_v1 import load_keras, tf
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import load_keras, tf
 from towers.tower.all_towers import count_towers
 
 from .layers import Layers
@@ -114,7 +114,7 @@ class KerasModel:
     if not isinstance(made, load_keras().layers.Layer):
       raise UsageError(f'The function of KerasModel returned {made!r}, which is no model of '
                        f'{load_keras().layers.Layer.__module__}: make it with tf.keras, where tf '
-                       'comes from tensorflow_v1, and return it.')
+                       'comes from towers.tensorflow_v1, and return it.')
     return made
 
 

@@ -19,7 +19,7 @@ tower, and a deep model has hundreds of layers.
 import math
 from typing import Any, List, NamedTuple, Optional
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
 # Where height and width stand in `[batch, height, width, channels]` and in `[batch, channels,

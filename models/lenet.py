@@ -4,7 +4,7 @@ Applied to Document Recognition"; there: tanh, trained subsampling and Gaussian 
   conv 5x5x6 -> pool -> conv 5x5x16 (VALID) -> pool -> dense 120 -> dense 84 -> dropout -> logits
 """
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 from .layers import Layers, dense
 

@@ -24,7 +24,7 @@ are `add_n`, whose gradient takes no op where that of `+` takes seven.
 import functools
 from typing import Any, Dict, NamedTuple, Tuple
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 from .layers import Layers, dense, he_normal
 

@@ -20,7 +20,7 @@ starts with 0.01 for 400 steps. ImageNet: batches of 256, divided by 10 when the
 by custom after 30, 60 and 80 of 90 epochs.
 """
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 from .layers import Layers, dense
 

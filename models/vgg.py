@@ -10,7 +10,7 @@ needs no training of a smaller one before. Its hyper-parameters: batches of 256,
 weight decay 0.0005, dropout 0.5, rate 0.01, divided by 10 three times in 74 epochs.
 """
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 from .layers import Layers, dense, glorot_uniform
 

@@ -15,9 +15,9 @@ either order. A run that finds an area out of balance fails at once, before it c
 
 from typing import Any, Callable, List, NamedTuple, Sequence
 
-from tensorflow_v1 import StagingArea, tf
 from towers.base.usage_error import check_same_number
 from towers.placement.host import HOST, is_gpu
+from towers.tensorflow_v1 import StagingArea, tf
 
 
 class Stage(NamedTuple):

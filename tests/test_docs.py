@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests import ROOT
 from tests.data.pictures import jpegs
 from tests.data.tfds import MNIST, digits, first_batch
@@ -24,6 +23,7 @@ from tests.harness.processes import output_of
 from tests.test_house import ANNEXES, ROOMS
 from towers import data
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR
+from towers.tensorflow_v1 import tf
 
 DOCS = sorted(
     os.path.join(folder, name)
@@ -108,7 +108,7 @@ def translate(command):
 RUN_ALL = """
 import json, sys, main
 for flags in json.loads(sys.argv[1]):
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   with tf.Graph().as_default():
     code = main.main(['main.py'] + flags)
   if code:
@@ -275,7 +275,7 @@ def test_every_flag_and_file_in_the_docs_exists():
       path = os.path.join(ROOT, *module.split('.'))
       is_there = os.path.exists(path + '.py') or os.path.exists(os.path.join(path, '__main__.py'))
       assert is_there, f'{name}: python -m {module}'
-    folders = 'towers|staging|models|tensorflow_v1|tests|examples|benchmarks|requirements|deploy'
+    folders = 'towers|staging|models|tests|examples|benchmarks|requirements|deploy'
     for path in re.findall(rf'`((?:{folders})/[\w/.-]+)`', text):
       assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', f'{name}: {path}'
     for link in re.findall(r'\]\(([^)#]+)\)', text):

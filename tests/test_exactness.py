@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.input import pipeline
+from towers.tensorflow_v1 import tf
 
 NUM_STEPS = 10
 

@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests import ROOT
 from tests.harness.loaded_process import run_loaded
 from tests.harness.processes import output_of
 from towers import data
+from towers.tensorflow_v1 import tf
 
 
 @functools.lru_cache(maxsize=None)

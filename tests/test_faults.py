@@ -29,7 +29,7 @@ from towers_tools.evaluator import EVALUATIONS, Evaluations
 from towers_tools.page import format_page, read_runs
 from towers_tools.report import Report
 
-FOLDERS = ('towers', 'staging', 'models', 'tensorflow_v1', 'examples', 'benchmarks')
+FOLDERS = ('towers', 'staging', 'models', 'examples', 'benchmarks')
 SOURCES = [os.path.join(path, name) for folder in FOLDERS
            for path, _, names in os.walk(os.path.join(ROOT, folder))
            for name in names if name.endswith('.py')] + [os.path.join(ROOT, 'main.py')]

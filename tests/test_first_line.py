@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import load_keras, tf
 from tests import ROOT
 from tests.harness.processes import clean_environment
+from towers.tensorflow_v1 import load_keras, tf
 
 FEATURES = np.random.RandomState(0).uniform(size=[12, 4]).astype(np.float32)
 LABELS = np.zeros(12, np.int32)

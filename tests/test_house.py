@@ -18,7 +18,7 @@ pytestmark = pytest.mark.plain
 ROOMS = [
     'towers.base',
     'towers.annexes',
-    'tensorflow_v1',
+    'towers.tensorflow_v1',
     'towers.process',
     'towers.graph',
     'towers.placement',
@@ -52,13 +52,13 @@ ROOMS = [
     'benchmarks',
 ]
 # The zoo stands beside the house: it needs four modules of it, and none of them needs the zoo.
-ZOO_IMPORTS = ('models', 'tensorflow_v1', 'towers.base.usage_error',
+ZOO_IMPORTS = ('models', 'towers.tensorflow_v1', 'towers.base.usage_error',
                'towers.tower.all_towers', 'towers.tower.batch_norm_layer')
 # Where a flag names a model of the zoo.
 ZOO_IS_NAMED = ('towers.settings.table', 'towers.cli.jobs', 'examples', 'benchmarks')
 # What training does without: no file of the middle imports them, and none of them another.
 ANNEXES = sorted({target.split('.')[0] for target in annexes.ANNEXES.values()})
-PACKAGES = ['towers', 'staging', 'models', 'tensorflow_v1',
+PACKAGES = ['towers', 'staging', 'models',
             *(f'extras/{name}/{name}' for name in ANNEXES)]
 # So many files can be taken in at a glance.
 MOST_FILES = 16

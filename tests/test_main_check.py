@@ -5,8 +5,8 @@ from unittest import mock
 import pytest
 
 import main
-from tensorflow_v1 import tf
 from tests.harness import small
+from towers.tensorflow_v1 import tf
 
 FLAGS = ['main.py', '--check', '--data=synthetic', '--batch_size=8', '--num_gpus=2']
 

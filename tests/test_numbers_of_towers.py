@@ -5,7 +5,6 @@ import pytest
 
 import towers
 from staging import build_stage
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError, check_same_number
 from towers.input.batch import Batch
@@ -14,6 +13,7 @@ from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.placement.variables import build_variable_store, format_device_table
 from towers.placement.workers import Workers
+from towers.tensorflow_v1 import tf
 from towers.tower.global_batch import GlobalBatch
 from towers.tower.tower import Tower
 from towers.tower.towers import build_towers

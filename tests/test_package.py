@@ -22,7 +22,7 @@ PLAIN_RUN = ['--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2
 
 
 # Packages of the clone, and what is in the wheel of each.
-WHEELS = {'.': {'towers', 'tensorflow_v1'}, 'extras/towers_data': {'towers_data'},
+WHEELS = {'.': {'towers'}, 'extras/towers_data': {'towers_data'},
           'extras/towers_launch': {'towers_launch'}, 'extras/towers_tools': {'towers_tools'}}
 
 
@@ -122,7 +122,7 @@ def test_the_library_is_imported_without_tensorflow():
 
 def test_tensorflow_loads_without_keras_and_setuptools_and_each_is_there_when_asked_for():
   code = ('import sys, towers\n'
-          'from tensorflow_v1 import tf\n'
+          'from towers.tensorflow_v1 import tf\n'
           'unused = {"keras", "tf_keras", "setuptools", "distutils"} & set(sys.modules)\n'
           'assert not unused, unused\n'
           'import warnings\n'

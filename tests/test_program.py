@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests import ROOT
 from tests.harness import faults, small
 from tests.harness.loaded_process import run_loaded
 from towers.placement.counters import get_global_step
 from towers.process.run_error import RunError
+from towers.tensorflow_v1 import tf
 
 
 def build(**settings):
@@ -226,7 +226,7 @@ STALLS = '''
 import time
 import numpy as np
 import towers
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 def model(batch, is_training):
   return tf.square(batch[0] - tf.get_variable('w', []))
 program = towers.Program(model, train=towers.from_arrays(np.zeros(8, np.float32)), batch_size=4,

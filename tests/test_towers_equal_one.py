@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.data.test_skipped_steps import examples_without, of_directions
 from tests.harness import small
 from tests.harness.covering import cover
 from tests.harness.sounds import recognise, sorted_sounds, sounds
 from towers.placement.counters import get_examples_seen
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
 NUM_STEPS = 7

@@ -9,9 +9,12 @@ imported when the name is first used, so `import towers` itself loads no TensorF
 """
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any, List
 
 from towers.base.installed import __version__
+from towers.base.output import write_line
 
 # What the documentation describes, and where each name is at home.
 _PUBLIC = {
@@ -95,6 +98,21 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.update.groups import Every
   from towers.warm_start.matching import init_from
   from towers.whole import Whole
+
+
+class _FormerName(types.ModuleType):
+  """`tensorflow_v1`, from which programs once took TensorFlow; loads it with the first name."""
+
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith('__'):
+      raise AttributeError(name)
+    if 'towers.tensorflow_v1' not in sys.modules:
+      write_line('tensorflow_v1 is a part of towers now: write import tensorflow.compat.v1 as tf',
+                 sys.stderr)
+    return getattr(importlib.import_module('towers.tensorflow_v1'), name)
+
+
+sys.modules.setdefault('tensorflow_v1', _FormerName('tensorflow_v1'))
 
 
 def __getattr__(name: str) -> Any:

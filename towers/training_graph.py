@@ -13,7 +13,6 @@ from typing import Any, List, Mapping, Optional, Sequence
 
 import numpy as np
 
-from tensorflow_v1 import Tensor, tf
 from towers.base.collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
@@ -31,16 +30,17 @@ from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
 from towers.placement.variables import (
-    build_variable_store,
-    check_made_before,
-    choose_placement,
-    format_variables,
+  build_variable_store,
+  check_made_before,
+  choose_placement,
+  format_variables,
 )
 from towers.placement.workers import Workers
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
 from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
 from towers.settings.table import arguments_of
+from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.model_call import Model
 from towers.tower.precision import build_precision
 from towers.tower.towers import build_towers

@@ -12,7 +12,6 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
@@ -23,6 +22,7 @@ from towers.placement.host import HOST
 from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
 from towers.staging import run_beside
+from towers.tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.forward_pass import build_forward
 from towers.tower.global_batch import join_batches

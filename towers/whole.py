@@ -4,9 +4,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.input.plan import Shard
+from towers.tensorflow_v1 import Tensor, tf
 
 
 class Whole(NamedTuple):

@@ -20,7 +20,7 @@ def _gate_on_host():
 
 def _run_without_callables():
   """Exchanges each callable of a session for a call of `run`, which looks its fetches up anew."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   def make_callable(session, fetches, feed_list=(), **_):
     return lambda *values: session.run(fetches, dict(zip(feed_list or (), values)))

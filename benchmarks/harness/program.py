@@ -39,9 +39,9 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   """
   import models
   import towers
-  from tensorflow_v1 import tf
   from towers.cli.build import build_configured
   from towers.process.startup import Startup
+  from towers.tensorflow_v1 import tf
 
   kind = 'gpu' if config.device == 'gpu' else 'cpu'
   devices = build_devices(num_towers, kind)

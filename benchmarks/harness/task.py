@@ -79,7 +79,7 @@ class Task(NamedTuple):
   def build_model(self) -> Callable[[Any, Any], Any]:
     """Returns the net as a `towers.Model` that starts from `initial_weights`."""
     import models
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     net = NETS[self.net]
     build = models.build_classifier(net.model or self.net, num_classes=NUM_CLASSES)
 
@@ -97,12 +97,12 @@ class Task(NamedTuple):
 
   def build_optimizer(self) -> Any:
     """Returns the optimizer."""
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     return tf.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM)
 
   def build_session_config(self) -> Any:
     """Returns a `tf.ConfigProto` with a device for each tower and TensorFlow's other defaults."""
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     if self.kind == 'GPU':
       return tf.ConfigProto(allow_soft_placement=True)
     return tf.ConfigProto(device_count={'CPU': self.num_towers})

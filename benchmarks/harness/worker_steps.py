@@ -75,7 +75,7 @@ def initial_weights(name: str, shape: Any) -> np.ndarray:
 def build_model(net: str) -> Any:
   """Returns a net as a `towers.Model`; Estimator's model function calls it too."""
   from models.layers import Layers, dense
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   def from_initial_weights(getter, name, shape, **kwargs):
     if name == _TABLE:  # Too large for a constant.
@@ -124,8 +124,8 @@ def run_towers(turns: Turns, net: str, batch_size: int) -> None:
 def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
   """Takes steps of Estimator with MultiWorkerMirroredStrategy, of TensorFlow 1.14."""
   from benchmarks.peers.mirrored import build_update
-  from tensorflow_v1 import tf
   from towers.placement.cluster import read_cluster
+  from towers.tensorflow_v1 import tf
 
   cluster = read_cluster(os.environ)
   arrays = examples_of(net, cluster.rank, len(cluster.addresses))
@@ -167,8 +167,8 @@ def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
 def run_horovod(turns: Turns, net: str, batch_size: int, cycle_milliseconds: str = '') -> None:
   """Takes steps of Horovod's DistributedOptimizer, of TensorFlow 1.14."""
   from benchmarks.peers import horovod
-  from tensorflow_v1 import tf
   from towers.placement.cluster import read_cluster
+  from towers.tensorflow_v1 import tf
 
   cluster = read_cluster(os.environ)
   horovod.run_horovod(turns, build_model(net), tf.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM),
@@ -179,7 +179,7 @@ def run_horovod(turns: Turns, net: str, batch_size: int, cycle_milliseconds: str
 def _open_keras(net, batch_size):
   """Returns TensorFlow in eager mode, the strategy, a function that builds the net, and the input.
   """
-  # tensorflow_v1 would turn eager mode off; MultiWorkerMirroredStrategy needs Keras 2.
+  # towers.tensorflow_v1 would turn eager mode off; MultiWorkerMirroredStrategy needs Keras 2.
   os.environ['TF_USE_LEGACY_KERAS'] = '1'
   import tensorflow as tf
 

@@ -10,7 +10,7 @@ _QUEUE_BATCHES_PER_TOWER = 2
 
 def run_by_hand(turns: Any, task: Task) -> None:
   """Takes steps of a bare loop: a split batch and staging, but neither guard nor counters."""
-  from tensorflow_v1 import StagingArea, tf
+  from towers.tensorflow_v1 import StagingArea, tf
 
   model, num_towers = task.build_model(), task.num_towers
   with tf.device('/cpu:0'):
@@ -44,7 +44,7 @@ def run_recipe(turns: Any, task: Task) -> None:
   The moving average of all weights is left out, because no other kind computes it. The tutorial
   prints the last tower's loss; here it is the mean over towers, so that it can be compared.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   model, num_towers = task.build_model(), task.num_towers
   with tf.device('/cpu:0'):
@@ -80,20 +80,20 @@ def run_recipe(turns: Any, task: Task) -> None:
 
 def average(shares: Any) -> Any:
   """Returns the mean over towers."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   return tf.add_n(list(shares)) / len(shares)
 
 
 def first_updates(num_towers: int) -> List[Any]:
   """Returns the first tower's updates of moving averages: UPDATE_OPS lists tower by tower."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
   return updates[:len(updates) // num_towers]
 
 
 def _average_gradients(tower_gradients):
   """Averages as the tutorial's function of this name does."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   reduced = []
   for shares in zip(*tower_gradients):
     stacked = tf.concat([tf.expand_dims(gradient, 0) for gradient, _ in shares], 0)

@@ -27,7 +27,7 @@ def run_horovod(turns: Any, model: Any, optimizer: Any, arrays: Sequence[Any], b
 
   Horovod looks for gradients to sum every `cycle_milliseconds`, by default 5.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   if cycle_milliseconds:
     os.environ['HOROVOD_CYCLE_TIME'] = cycle_milliseconds
   _join(cluster)

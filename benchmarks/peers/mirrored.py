@@ -8,7 +8,7 @@ from benchmarks.harness.task import Task
 
 def run_mirrored(turns: Any, task: Task) -> None:
   """Takes steps of MirroredStrategy with its own input, which prefetches a batch per device."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   def load(_):
     # Batches of one device, dealt out in turn: faster than `make_dataset_iterator`, which splits
@@ -34,7 +34,7 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int, 
 
   Batches of one tower come from the data set that `load` makes, or are those of `make_batch`.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   # Virtual devices must be there before the strategy looks for them.
   config = session_config or tf.ConfigProto(device_count={'CPU': num_towers},
@@ -72,7 +72,7 @@ def build_update(model: Any, batch: Any, optimizer: Any, *,
 
   The loss is the sum over its batch divided by `global_batch_size`, or the mean.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   def own_averages(getter, *args, **kwargs):
     """Keeps a moving average per device and reads their mean, as Keras does here."""

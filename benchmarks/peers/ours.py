@@ -24,10 +24,10 @@ def build_config(task: Task) -> Config:
 def run_towers(turns: Any, task: Task) -> None:
   """Takes steps in main.py's loop, with progress, signals and checkpoints; without validation."""
   from benchmarks.harness.program import open_program
-  from tensorflow_v1 import tf
   from towers.checkpoint.checkpoints import Checkpoints
   from towers.process.signals import Signals
   from towers.settings.timetable import build_timetable
+  from towers.tensorflow_v1 import tf
   from towers.training.keeper import Keeper
   from towers.training.loop import Loop
   from towers.training.reporting.progress import Progress

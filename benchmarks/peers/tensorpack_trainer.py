@@ -2,8 +2,8 @@
 
 It takes `TFDatasetInput`, and only the callback that updates moving averages. Two things differ
 from tensorpack as it ships, to make it comparable. It uses resource variables, like everything that
-imports `tensorflow_v1`: with ref variables, its own choice, an update races with the reads of other
-towers. And a device function turns the GPUs that its trainers name into CPUs.
+imports `towers.tensorflow_v1`: with ref variables, its own choice, an update races with the reads
+of other towers. And a device function turns the GPUs that its trainers name into CPUs.
 """
 
 import importlib.util
@@ -38,7 +38,7 @@ def _load():
   """Returns TensorFlow and tensorpack, which must be imported after it."""
   if importlib.util.find_spec('tensorpack') is None:
     raise NotInstalled('tensorpack is not installed')
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   try:
     import tensorpack
     import tensorpack.tfutils.sesscreate
@@ -49,7 +49,7 @@ def _load():
 
 def _build(tensorpack: Any, task: Task, source: Any) -> Tuple[Any, List[Any]]:
   """Returns the trainer, with its graph, and the loss of each tower."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   model, losses = task.build_model(), []
 
   def get_cost(*batch):
@@ -73,7 +73,7 @@ def _on_cpus(op: Any) -> str:
 
 def _make_watch(tensorpack: Any, turns: Any, losses: List[Any]) -> Any:
   """Returns the callback that fetches the mean loss of each step and waits between requests."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   class Watch(tensorpack.Callback):
 

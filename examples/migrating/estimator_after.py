@@ -1,8 +1,9 @@
 """The same with towers.  python -m examples.migrating.estimator_after"""
 import tempfile
 
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import tf
 from towers import data
 
 NUM_GPUS, BATCH_SIZE, STEPS, EVERY = 2, 64, 126, 63

@@ -4,7 +4,8 @@
 """
 import tempfile
 
-from tensorflow_v1 import tf
+import tensorflow.compat.v1 as tf
+
 from towers import data
 
 

@@ -1,7 +1,9 @@
 """The same Keras model on two towers.  python -m examples.migrating.keras_after"""
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import load_keras, tf
 from towers import data
+from towers.tensorflow_v1 import load_keras
 
 keras = load_keras()
 

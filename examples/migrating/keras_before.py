@@ -1,6 +1,6 @@
 """A Keras model on one device.  python -m examples.migrating.keras_before"""
-from tensorflow_v1 import load_keras
 from towers import data
+from towers.tensorflow_v1 import load_keras
 
 keras = load_keras()
 model = keras.Sequential([

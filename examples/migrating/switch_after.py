@@ -1,6 +1,7 @@
 """The same switch, but it takes every example once.  python -m examples.migrating.switch_after"""
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import tf
 from towers.input.feed import build_feed, build_switched_batches
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan

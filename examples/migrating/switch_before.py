@@ -1,6 +1,7 @@
 """Training and validation in one graph, as many try.  python -m examples.migrating.switch_before"""
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import tf
 
 NUM_GPUS, BATCH_SIZE = 2, 4
 

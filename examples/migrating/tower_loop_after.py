@@ -1,6 +1,7 @@
 """The same program, with towers.  python -m examples.migrating.tower_loop_after"""
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import tf
 from towers import data
 
 NUM_GPUS, BATCH_SIZE, NUM_STEPS = 2, 32, 125

@@ -2,7 +2,8 @@
 
   python -m examples.migrating.tower_loop_before
 """
-from tensorflow_v1 import tf
+import tensorflow.compat.v1 as tf
+
 from towers import data
 
 NUM_GPUS, BATCH_SIZE, NUM_STEPS = 2, 32, 125

@@ -4,8 +4,9 @@
 """
 import tempfile
 
+import tensorflow.compat.v1 as tf
+
 import towers
-from tensorflow_v1 import tf
 from towers import data
 
 sample = data.load('sample')

@@ -6,7 +6,8 @@ import json
 import os
 import tempfile
 
-from tensorflow_v1 import tf
+import tensorflow.compat.v1 as tf
+
 from towers import data
 
 given = json.loads(os.environ['TF_CONFIG'])

@@ -83,7 +83,7 @@ def spy():
   yield
   print('tensorflow' in sys.modules)
 default_signals.default_signals = spy
-import tensorflow_v1
+import towers.tensorflow_v1
 print(looks.count(2), gc.isenabled(), gc.get_freeze_count() > 50000)
 """
 

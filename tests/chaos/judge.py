@@ -8,11 +8,11 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from tests.chaos.life import FIRST_VALIDATION, NUM_VALIDATION
 from tests.chaos.team import Lost
 from towers.checkpoint.files import path_of
 from towers.checkpoint.history import HISTORY
+from towers.tensorflow_v1 import tf
 
 _VALIDATION = list(range(FIRST_VALIDATION, FIRST_VALIDATION + NUM_VALIDATION))
 _FILES = re.compile(r'(model\.ckpt-\d+\.(index|data-00000-of-00001|sums)|checkpoint|lock|'

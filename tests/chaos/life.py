@@ -23,7 +23,6 @@ import time
 import numpy as np
 
 import main
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers import data, models
 from towers.checkpoint.checkpoints import Checkpoints
@@ -31,6 +30,7 @@ from towers.data import DataSet
 from towers.input import pipeline
 from towers.placement.cluster import read_cluster
 from towers.session.steps import Steps
+from towers.tensorflow_v1 import tf
 from towers.training.reporting.progress import Progress
 
 NUM_TRAIN, NUM_VALIDATION = 53, 31

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.covering import cover
 from tests.input.test_batch_sizes import check_epochs, note
 from tests.training import test_train
 from towers.data.examples import Buckets
 from towers.input.plan import LAST_BATCHES
+from towers.tensorflow_v1 import tf
 
 NUM = 53
 # Batch size and steps: mid-epoch, over several epochs, all of an epoch, and back.

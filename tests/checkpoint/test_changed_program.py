@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
 
 random = np.random.RandomState(0)
 ROWS, LABELS = random.randn(48, 4).astype('f'), (np.arange(48) % 3).astype('i')

@@ -8,11 +8,11 @@ import shutil
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
 from towers.placement.counters import get_global_step
+from towers.tensorflow_v1 import tf
 
 # In whatever shape a checkpoint is read, `test_shapes` shows.
 Run = functools.partial(small.Run, num_towers=1)

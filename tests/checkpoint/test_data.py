@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
 from towers.checkpoint.data import Data
 from towers.input.plan import LAST_BATCHES, build_plan
+from towers.tensorflow_v1 import tf
 
 random = np.random.RandomState(0)
 ROWS, LABELS = random.randn(96, 4).astype('f'), (np.arange(96) % 3).astype('i')

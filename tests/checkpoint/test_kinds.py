@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 from towers.warm_start.parts import find_part
 
 random = np.random.RandomState(0)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.checkpoint.checkpoints import Checkpoints
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.placement.counters import get_global_step
+from towers.tensorflow_v1 import tf
 
 # Seven steps an epoch, the last of two examples. Parts of three steps begin all over an epoch.
 NUM, BATCH, PART = 50, 8, 3

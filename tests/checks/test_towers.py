@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.coupling.zoo import ZOO, sequences
 from tests.harness import small, suspects
 from towers.base.usage_error import UsageError
@@ -18,6 +17,7 @@ from towers.checks.trial import Trial
 from towers.coupling.comparison import AGREES, DIFFERS, INCONCLUSIVE, compare
 from towers.input.batch import Batch
 from towers.placement.variables import build_variable_store
+from towers.tensorflow_v1 import tf
 from towers.tower.towers import build_towers
 
 IS_1 = tf.__version__.startswith('1.')

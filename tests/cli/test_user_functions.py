@@ -19,7 +19,7 @@ from towers_tools.trials.timed_trial import run_trial
 NETS = """
 import numpy as np
 import towers
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 features = np.random.RandomState(0).uniform(size=[60, 4]).astype(np.float32)
 labels = (features.sum(1) > 2).astype(np.int32)
 

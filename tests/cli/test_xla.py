@@ -4,17 +4,17 @@ import os
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness.processes import output_of
 from tests.test_main import result_here, run_with_result
 from towers.cli.xla import set_xla
+from towers.tensorflow_v1 import tf
 
 # The ops that TensorFlow runs in the end, of a small graph that is worth compiling.
 COUNT_COMPILED = '''
 import os
 from towers.cli.xla import set_xla
 set_xla(%r, os.environ)
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 from towers import build_devices, build_session_config
 x = tf.placeholder(tf.float32, [8, 8])
 y = x
@@ -57,7 +57,7 @@ import os, sys
 os.environ['TF_XLA_FLAGS'] = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
 import numpy as np
 import towers
-from tensorflow_v1 import count_compiled, tf
+from towers.tensorflow_v1 import count_compiled, tf
 from tests.harness import small
 from towers.tower.batch_norm_layer import batch_norm
 
@@ -140,7 +140,7 @@ import os
 os.environ['TF_XLA_FLAGS'] = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
 import towers.placement.host
 towers.placement.host.is_gpu = lambda device: True
-from tensorflow_v1 import count_compiled, tf
+from towers.tensorflow_v1 import count_compiled, tf
 import towers
 from tests.harness import small
 from towers.tower import batch_norm_layer

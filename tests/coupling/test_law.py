@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.coupling.zoo import ZOO
 from tests.coupling.zoo.parts import ce, dense
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.coupling import fed_towers, law
 from towers.session import steps
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
 IS_TF1 = tf.__version__.startswith('1.')

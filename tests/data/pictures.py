@@ -5,10 +5,10 @@ import io
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from tests.harness import taking
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.tfrecord import write_record
+from towers.tensorflow_v1 import tf
 from towers_data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers_data.labelled_example import decode_labelled, encode_example
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness.processes import output_of
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.arrays import DTYPES, from_arrays
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
+from towers.tensorflow_v1 import tf
 
 # A file of holes: it takes neither room on disk nor memory, unless someone copies it.
 _OVER_2_GB = """
@@ -21,7 +21,7 @@ import sys
 import numpy as np
 import towers
 from benchmarks.harness.machine import read_peak_bytes
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 images = np.memmap(sys.argv[1], np.uint8, mode='w+', shape=(2200, 1 << 20))
 images[-1, -1] = 7

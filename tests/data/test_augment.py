@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness.small import MODES
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data import from_arrays
 from towers.data.augment import augment_arrays, pad_crop_mirror
 from towers.data.draws import draw
+from towers.tensorflow_v1 import tf
 
 
 @pytest.mark.parametrize('shape', [(9, 12, 3), (8, 8, 1)])

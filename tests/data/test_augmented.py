@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.data.pictures import jpegs
 from tests.harness.small import nightly_but
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.draws import Draws
+from towers.tensorflow_v1 import tf
 
 NUM = 21
 IMAGES = np.random.RandomState(0).randint(256, size=(NUM, 8, 8, 3)).astype(np.uint8)

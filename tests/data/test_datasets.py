@@ -3,13 +3,13 @@
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.data.test_records import take
 from tests.harness import small, taking
 from towers.base.usage_error import UsageError
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.process.run_error import RunError
+from towers.tensorflow_v1 import tf
 
 
 def ids(num):

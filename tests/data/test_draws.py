@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from towers.data.draws import draw
+from towers.tensorflow_v1 import tf
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests import ROOT
 from tests.data.pictures import damage
 from tests.harness import faults, taking
@@ -19,6 +18,7 @@ from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import Records, load_index, write_record
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
+from towers.tensorflow_v1 import tf
 
 NUM = 100
 
@@ -249,7 +249,7 @@ _EPOCH = """
 import sys
 import towers
 from benchmarks.harness.machine import read_peak_bytes
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 from tests.data.test_records import parse, write
 write(sys.argv[1], range(int(sys.argv[2])), size=6000)
 examples = towers.from_tfrecords(sys.argv[1], parse)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
+from towers.tensorflow_v1 import tf
 
 
 def examples_without(bad, num_examples=16):

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from tests.harness.taking import take
 from towers.data.formats.png import encode_png
+from towers.tensorflow_v1 import tf
 
 _MODULE = 'tensorflow_datasets.core.features.'
 IMAGE, LABEL = 'image_feature.Image', 'class_label_feature.ClassLabel'

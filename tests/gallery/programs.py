@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.keras_model import KerasModel
-from tensorflow_v1 import load_keras, tf
+from towers.tensorflow_v1 import load_keras, tf
 
 NUM_CLASSES = 4
 NUM_WORDS = 20

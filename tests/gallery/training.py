@@ -5,10 +5,10 @@ from typing import Dict, List, NamedTuple
 import numpy as np
 
 import towers
-from tensorflow_v1 import tf
 from tests.gallery.programs import PROGRAMS
 from tests.harness import small
 from towers.checks.towers import CheckReport
+from towers.tensorflow_v1 import tf
 
 NUM_STEPS = 4
 BATCH_SIZE = 8

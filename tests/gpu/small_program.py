@@ -8,8 +8,8 @@ import json
 import sys
 
 import towers
-from tensorflow_v1 import tf, use_deterministic_kernels, use_tf32
 from tests.harness import small
+from towers.tensorflow_v1 import tf, use_deterministic_kernels, use_tf32
 
 STEPS = 10
 

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests import ROOT
 from tests.gpu import test_gpu
 from tests.gpu.small_program import build_program
 from towers.cli.flags import parse_flags
 from towers.placement import devices
+from towers.tensorflow_v1 import tf
 
 
 @pytest.mark.nightly(but=[

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.graph.ordered_sum import add_all
 from towers.placement.devices import build_devices, build_session_config
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
 # From left to right they are 0; beginning with the last one, 1.

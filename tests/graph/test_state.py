@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
+from towers.tensorflow_v1 import tf
 
 NUM_STEPS, NUM_ROWS = 5, 16
 QUEUE = 6

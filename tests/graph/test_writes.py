@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from tensorflow_v1 import load_keras, tf
 from tests.harness import faults, small
 from tests.update import test_guard
 from towers import training_graph
 from towers.base.usage_error import UsageError
 from towers.graph import writes
+from towers.tensorflow_v1 import load_keras, tf
 from towers.update import apply
 
 TRAIN = small.random_examples(16)

@@ -30,7 +30,7 @@ def load():
 
 def model(batch, is_training):
   """A model of few weights and many activations: 64 values of each feature, four times."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   del is_training
   features, labels = batch
   values = tf.expand_dims(features, 2)

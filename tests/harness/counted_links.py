@@ -5,8 +5,8 @@ import threading
 from collections import Counter
 from typing import Tuple
 
-from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import NUM_THREADS, find_ports
+from towers.tensorflow_v1 import tf
 
 _BYTES = 1 << 16
 

@@ -12,8 +12,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow.python.framework import kernels
 
-from tensorflow_v1 import Operation, Tensor, tf
 from towers.graph.walk import find_needed
+from towers.tensorflow_v1 import Operation, Tensor, tf
 
 HOST = 'host'
 # 2.x registers kernels for any device that has no other kernel for the op.

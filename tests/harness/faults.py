@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from tests.harness import small
+from towers.tensorflow_v1 import tf
 
 
 def poison(examples, row, value=np.nan):

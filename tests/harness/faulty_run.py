@@ -14,12 +14,12 @@ import time
 import numpy as np
 
 import main
-from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers import data, models
 from towers.checkpoint.checkpoints import Checkpoints
 from towers.data import DataSet
 from towers.session.steps import Steps
+from towers.tensorflow_v1 import tf
 
 ROW = 5
 FLAGS = ['--data=synthetic', '--device=cpu', '--noshuffle', '--batch_size=4',

@@ -6,8 +6,8 @@ import functools
 import socket
 from typing import Dict, List, Tuple
 
-from tensorflow_v1 import tf
 from tests.harness.small import Run
+from towers.tensorflow_v1 import tf
 
 SECONDS_TO_ANSWER = 60
 NUM_THREADS = 16

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from towers.cli.build import build_configured
 from towers.data import DataSet
 from towers.input.fill import fill_empty
@@ -18,6 +17,7 @@ from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
 from towers.process.startup import Startup
 from towers.settings.config import Config
+from towers.tensorflow_v1 import tf
 
 MODES = ('split', 'next', 'shard')
 TOWERS = (1, 2, 3, 4, 8)

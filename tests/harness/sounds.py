@@ -3,9 +3,9 @@
 import numpy as np
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.data.formats.png import encode_png
+from towers.tensorflow_v1 import tf
 
 MOST, CLASSES = 7, 4
 

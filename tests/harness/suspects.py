@@ -5,8 +5,8 @@ import itertools
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from tests.harness import small
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
 

@@ -1,10 +1,10 @@
 """What an input pipeline gives to towers, without a model."""
 
-from tensorflow_v1 import tf
 from towers.input.feed import build_feed, build_switched_batches
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.placement.devices import build_devices, build_session_config
+from towers.tensorflow_v1 import tf
 
 
 def take(examples, *, num_steps=1, first_step=0, batch_size=8, num_towers=1, mode='split',

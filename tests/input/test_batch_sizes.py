@@ -7,11 +7,11 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.input.test_shapes import KINDS, SEED
 from towers.input.pipeline import build_inputs
 from towers.input.plan import LAST_BATCHES, build_plan
+from towers.tensorflow_v1 import tf
 
 # A part of a run: the batch size, micro-batches of a step, towers, steps until it ends.
 parts = st.tuples(st.integers(1, 40), st.sampled_from([1, 2, 4]), st.sampled_from(small.TOWERS),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.examples import Buckets
 from towers.input.order import Order, explain_order
 from towers.input.plan import build_plan
+from towers.tensorflow_v1 import tf
 
 
 def epoch_of(plan, epoch, *, seed, buckets):

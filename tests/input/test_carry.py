@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small, taking
 from tests.input.test_shapes import KINDS, SEED, bucketed_examples
 from towers.base.usage_error import UsageError
 from towers.input.pipeline import build_inputs
 from towers.input.plan import ResumePoint, build_plan
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
 NUM, BATCH = 53, 16

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.data.test_records import write
 from tests.harness import small
 from tests.harness.taking import take
@@ -14,6 +13,7 @@ from towers.base.usage_error import UsageError
 from towers.data.composite import decode_batch
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
+from towers.tensorflow_v1 import tf
 from towers_tools.serving.model import read_types
 
 WORDS = 9

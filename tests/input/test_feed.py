@@ -5,9 +5,9 @@ import hypothesis.strategies as st
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness.small import DEPTHS, MODES, covering_grid, id_examples, nightly_but
 from tests.harness.taking import Feeds
+from towers.tensorflow_v1 import tf
 
 NUM_TRAIN, NUM_VALIDATION, BATCH = 13, 9, 4
 

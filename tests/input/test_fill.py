@@ -2,11 +2,11 @@
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.sounds import MOST, sounds
 from tests.harness.taking import take
 from towers.data.composite import decode_batch
+from towers.tensorflow_v1 import tf
 
 
 def take_lists(examples, **settings):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.data.pictures import damage
 from tests.data.test_records import parse_any_rows, write
 from tests.harness import small
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import load_index
+from towers.tensorflow_v1 import tf
 
 NUM = 17
 LENGTHS = [number % 5 for number in range(NUM)]

@@ -6,12 +6,12 @@ import sys
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.small import MODES, element_examples, id_examples, nightly_but, random_examples
 from towers.base.usage_error import UsageError
 from towers.input.pipeline import GET_NEXTS, build_inputs
 from towers.input.plan import build_plan
+from towers.tensorflow_v1 import tf
 
 
 @pytest.mark.nightly

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.input import order
+from towers.tensorflow_v1 import tf
 
 NUM = 32
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.data.test_records import parse, write_two
 from tests.harness import small
 from tests.harness.covering import cover
 from towers.data.examples import Buckets
 from towers.input.pipeline import build_inputs
 from towers.input.plan import LAST_BATCHES, build_plan
+from towers.tensorflow_v1 import tf
 
 WORKERS = (1, 2, 3, 5)
 SEED = 4

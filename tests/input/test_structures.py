@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.data.test_records import parse, write_two
 from tests.harness import small
 from tests.harness.taking import Feeds
 from towers import data
+from towers.tensorflow_v1 import tf
 
 BATCH, NUM_VALIDATION = 8, 11
 SIZES = (13, 16, 17)

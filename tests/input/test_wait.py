@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
+from towers.tensorflow_v1 import tf
 
 
 def sleep(seconds):

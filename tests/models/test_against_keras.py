@@ -8,8 +8,8 @@ import pytest
 
 from models import nasnet, vgg
 from models.layers import Layers
-from tensorflow_v1 import load_keras, tf
 from tests.models.test_models import TINY_NASNET
+from towers.tensorflow_v1 import load_keras, tf
 
 # Of a NASNet with two normal cells a stage: its cells, and the places of separable convolutions in
 # both kinds of cells.

@@ -10,11 +10,11 @@ import pytest
 
 import models
 from models import nasnet
-from tensorflow_v1 import tf
 from tests.models.test_models import PUBLISHED
 from towers.base.usage_error import UsageError
 from towers.cli.command_line import main
 from towers.settings.config import Config
+from towers.tensorflow_v1 import tf
 
 # With whether to train: a deep net that normalises a few positions of three images makes much of
 # rounding.

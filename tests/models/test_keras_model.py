@@ -7,11 +7,11 @@ import pytest
 
 import towers
 from models.keras_model import KerasModel
-from tensorflow_v1 import load_keras, tf
 from tests.harness import small
 from tests.harness.processes import output_of
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
+from towers.tensorflow_v1 import load_keras, tf
 from towers_tools.serving.export import open_export
 
 keras = load_keras()

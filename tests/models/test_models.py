@@ -6,7 +6,6 @@ import pytest
 import models
 import towers
 from models import nasnet
-from tensorflow_v1 import tf
 from tests.harness.small import nightly_but
 from towers.base.usage_error import UsageError
 from towers.cli.build import build_configured
@@ -14,6 +13,7 @@ from towers.data import load_synthetic
 from towers.placement.devices import build_session_config
 from towers.session.steps import Steps
 from towers.settings.config import Config
+from towers.tensorflow_v1 import tf
 
 # (images, classes, weights that gradients train, others). Counts are those of papers or other
 # programs, see the modules, and so are the classes; where convolutions have the same weights for

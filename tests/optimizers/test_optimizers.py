@@ -7,8 +7,8 @@ import pytest
 
 import models
 import towers
-from tensorflow_v1 import tf
 from tests.harness.small import Run, nightly_but
+from towers.tensorflow_v1 import tf
 
 NUM_STEPS = 6
 RATE, MOMENTUM, BETA1, BETA2, EPSILON, DECAY = 0.05, 0.8, 0.85, 0.95, 1e-3, 0.1

@@ -12,7 +12,6 @@ import pytest
 
 import models
 from models import nasnet, resnet
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.device_audit import DeviceAudit
 from towers.cli.build import build_configured
@@ -21,6 +20,7 @@ from towers.graph.walk import find_needed
 from towers.placement import devices
 from towers.placement.host import HOST
 from towers.settings.config import Config
+from towers.tensorflow_v1 import tf
 
 CASES = {
     'small': dict(model='convnet', num_gpus=2),

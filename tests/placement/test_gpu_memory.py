@@ -5,7 +5,6 @@ import types
 import pytest
 
 import towers
-from tensorflow_v1 import set_gpu_memory, tf
 from towers.base.usage_error import UsageError
 from towers.cli.command_line import main
 from towers.placement import devices
@@ -13,6 +12,7 @@ from towers.placement.collectives import choose_collective
 from towers.placement.devices import build_session_config
 from towers.placement.gpu_memory import GpuMemory
 from towers.settings.config import Config
+from towers.tensorflow_v1 import set_gpu_memory, tf
 
 
 @pytest.fixture
@@ -125,6 +125,6 @@ def test_eager_mode_is_asked_before_it_makes_its_devices(asked_for, expected, mo
 def test_tf32_is_what_the_flag_says(tf32, monkeypatch):
   from towers.cli import jobs
   allowed = []
-  monkeypatch.setattr('tensorflow_v1.use_tf32', allowed.append)
+  monkeypatch.setattr('towers.tensorflow_v1.use_tf32', allowed.append)
   jobs._build_devices(Config(tf32=tf32, device='cpu'))
   assert allowed == [tf32 == 'on']

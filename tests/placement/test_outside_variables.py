@@ -9,9 +9,9 @@ import functools
 
 import pytest
 
-from tensorflow_v1 import load_keras, tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
+from towers.tensorflow_v1 import load_keras, tf
 
 keras = load_keras()
 NUM_STEPS = 3

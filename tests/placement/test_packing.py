@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.tower.test_clone import rich_model
 from towers.placement.packing import pack, plan_alike, plan_packs, unpack
+from towers.tensorflow_v1 import tf
 
 
 def outcome(**settings):

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.feed import build_batches, build_feed
@@ -14,6 +13,7 @@ from towers.input.plan import build_plan
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.variables import build_variable_store, format_device_table
 from towers.placement.workers import Workers
+from towers.tensorflow_v1 import tf
 from towers.tower.towers import build_towers
 
 HOST = '/device:CPU:0'

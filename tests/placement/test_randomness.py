@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from models.layers import he_normal
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.placement.counters import get_global_step
 from towers.placement.variables import build_variable_store
+from towers.tensorflow_v1 import tf
 
 # Its initializers are other objects than those of tf.
 V2 = importlib.import_module('tensorflow.compat.v2')

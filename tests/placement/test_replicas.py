@@ -9,13 +9,13 @@ import re
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.tower import test_batch_norm
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
 from towers.process.run_error import RunError
+from towers.tensorflow_v1 import tf
 
 
 def assert_same_replicas(run):

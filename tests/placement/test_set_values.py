@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from models.keras_model import KerasModel
-from tensorflow_v1 import load_keras, tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.replicas import REPLICAS
 from towers.placement.variables import build_variable_store
+from towers.tensorflow_v1 import load_keras, tf
 from towers.tower.towers import build_towers
 
 keras = load_keras()

@@ -5,12 +5,12 @@ import functools
 import numpy as np
 import pytest
 
-from tensorflow_v1 import load_keras, tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.variables import build_variable_store
 from towers.reduce.average import average_gradients
+from towers.tensorflow_v1 import load_keras, tf
 from towers.tower.towers import build_towers
 
 keras = load_keras()

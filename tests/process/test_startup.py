@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tensorflow_v1 import tf
 from towers.process.startup import Startup
+from towers.tensorflow_v1 import tf
 from towers.training.reporting.describe import describe_ops
 
 

@@ -5,12 +5,12 @@ That a step in micro-batches is one on the whole batch, `tests/test_towers_equal
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input.plan import build_plan
 from towers.reduce.average import average_gradients
+from towers.tensorflow_v1 import tf
 from towers.tower.global_batch import GlobalBatch
 from towers.tower.tower import Tower
 

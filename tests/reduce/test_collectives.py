@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 
-from tensorflow_v1 import SUMS_16_BITS, tf
 from tests.harness import small
 from tests.harness.counted_links import CountedLinks
 from towers.base.usage_error import UsageError
@@ -14,6 +13,7 @@ from towers.graph.walk import find_needed
 from towers.placement.collectives import choose_collective, sum_of_workers, sum_packed
 from towers.placement.devices import build_devices, build_session_config
 from towers.placement.workers import Workers
+from towers.tensorflow_v1 import SUMS_16_BITS, tf
 from towers.training.reporting.describe import describe_all_reduce
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.reduce.test_workers import make_cluster
 from towers.placement.workers import Workers
 from towers.reduce.rows import RowSlots, has_each_once, merge_rows, plan_slots
+from towers.tensorflow_v1 import tf
 from towers.training.reporting.describe import describe_rows
 
 SMALL, LARGE = 12, 1000  # Of a table: all its rows are sent, or only those that are touched.

@@ -6,12 +6,12 @@ That W workers are one tower but for this rounding, `test_workers_equal_one` sho
 import numpy as np
 import pytest
 
-from tensorflow_v1 import SUMS_16_BITS, tf
 from tests.harness import small
 from tests.reduce.test_rows import LARGE, assert_same_rows_moved, make_model
 from tests.reduce.test_workers import make_cluster, take_what_is_not_finite
 from towers.base.usage_error import UsageError
 from towers.placement.collectives import choose_wire
+from towers.tensorflow_v1 import SUMS_16_BITS, tf
 from towers.training.reporting.describe import describe_all_reduce
 
 needs_16_bits = pytest.mark.skipif(not SUMS_16_BITS, reason='TensorFlow 1.14 sums no 16 bits')

@@ -3,7 +3,6 @@
 
 import pytest
 
-from tensorflow_v1 import SUMS_16_BITS, tf
 from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.tower.test_batch_norm import averages
@@ -14,6 +13,7 @@ from towers.placement.counters import get_global_step
 from towers.process.run_error import RunError
 from towers.reduce.all_reduce import VOTES
 from towers.session.not_finite import NotFinite
+from towers.tensorflow_v1 import SUMS_16_BITS, tf
 from towers.training.reporting.describe import describe_run
 
 STEPS = 7

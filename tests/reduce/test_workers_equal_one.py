@@ -7,12 +7,12 @@ of tables that are sent whole or not, and gradients that cross in 16 bits.
 import numpy as np
 import pytest
 
-from tensorflow_v1 import SUMS_16_BITS
 from tests import test_towers_equal_one as law
 from tests.harness import small
 from tests.harness.covering import cover
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.reduce.test_rows import LARGE, SMALL, make_model
+from towers.tensorflow_v1 import SUMS_16_BITS
 
 NUM_STEPS = 5
 ROWS = {'few rows': make_model(SMALL), 'many rows': make_model(LARGE),

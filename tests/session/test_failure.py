@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import faulty_run, small
 from towers.base.reason import find_reason
 from towers.process.run_error import RunError
 from towers.session.failure import explain
+from towers.tensorflow_v1 import tf
 
 
 def fail_of(run):

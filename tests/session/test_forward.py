@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.session import forward
+from towers.tensorflow_v1 import tf
 
 NUM = 11
 FEATURES, LABELS = small.random_examples(NUM, seed=7).arrays

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.placement.counters import get_examples_seen, get_global_step
+from towers.tensorflow_v1 import tf
 
 STEPS = 3
 

@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from tensorflow_v1 import Call, tf
 from tests.harness import faults, small
 from towers.process.run_error import RunError
 from towers.session import calls, steps
 from towers.session.not_finite import NotFinite
+from towers.tensorflow_v1 import Call, tf
 
 LIMIT_SECONDS = 60
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.graph.walk import find_needed
 from towers.process.run_error import RunError
+from towers.tensorflow_v1 import tf
 
 NUM, BATCH = 13, 4
 TRAIN = small.random_examples(NUM)

@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
+from towers.tensorflow_v1 import tf
 
 NUM_TRAIN, NUM_VALIDATION, BATCH = 13, 9, 4
 # A run that would block answers with an error within this time.

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tensorflow_v1 import Call, tf
+from towers.tensorflow_v1 import Call, tf
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorflow_v1 import import_placed, tf
+from towers.tensorflow_v1 import import_placed, tf
 
 
 @pytest.mark.parametrize('around', ['nothing', 'control dependencies', 'a branch'])

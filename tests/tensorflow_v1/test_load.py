@@ -3,9 +3,9 @@
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.processes import output_of
+from tests.harness.processes import output_of, run_python
+from towers.tensorflow_v1 import tf
 
 IMPORTS = {'tensorflow first': 'import tensorflow.compat.v1 as tf\nimport towers\ntowers.Program\n',
            'towers first': 'import towers\ntowers.Program\nimport tensorflow.compat.v1 as tf\n'}
@@ -46,3 +46,14 @@ def test_a_ref_variable_is_refused_with_the_line_to_write():
     with pytest.raises(towers.UsageError, match=r'scale: .* tf.enable_resource_variables\(\)'):
       towers.Program(model, train=small.id_examples(8), batch_size=4, num_towers=2, device='cpu',
                      optimizer=tf.train.AdamOptimizer())
+
+
+def test_a_program_that_takes_tensorflow_by_a_former_name_goes_on_and_is_told_the_line():
+  done = run_python('-c', 'import sys, towers\n'
+                    'assert "tensorflow" not in sys.modules\n'
+                    'from tensorflow_v1 import StagingArea, tf\n'
+                    'import towers.tensorflow_v1\n'
+                    'assert tf is towers.tensorflow_v1.tf, tf')
+  assert done.returncode == 0
+  assert done.stderr == ('tensorflow_v1 is a part of towers now: write import '
+                         'tensorflow.compat.v1 as tf\n')

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 
 @pytest.mark.parametrize('indices', [[[1], [0], [1]], [[1, 2], [0, 0], [1, 2]], [[[1], [2]]]],

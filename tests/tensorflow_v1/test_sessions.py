@@ -2,9 +2,9 @@
 
 import pytest
 
-from tensorflow_v1 import Call, CountedSession, ServerSession, load_keras, tf
 from tests.harness.in_process_cluster import find_ports
 from towers.placement.cluster import Cluster
+from towers.tensorflow_v1 import Call, CountedSession, ServerSession, load_keras, tf
 from towers.workers.worker import Worker
 
 # What TensorFlow 2.21 has said after 28,068 steps.

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.test_towers_equal_one import contrasted, counted, several
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import all_rows, all_sum
 
 NUM_STEPS = 5

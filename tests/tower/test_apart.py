@@ -2,11 +2,11 @@
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.variables import build_variable_store
+from towers.tensorflow_v1 import tf
 from towers.tower.towers import build_towers
 
 SETTINGS = dict(optimizer='sgd', batch_size=12, train=small.random_examples(24))

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.data.test_skipped_steps import examples_without
 from tests.harness import small
 from tests.harness.device_audit import DeviceAudit
 from towers.base.usage_error import UsageError
 from towers.input import pipeline
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
 

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 from towers.tower import batch_norm_layer
 from towers.tower.all_towers import joining
 from towers.tower.batch_norm_layer import (

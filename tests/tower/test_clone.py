@@ -9,13 +9,13 @@ import pytest
 
 import models
 import towers
-from tensorflow_v1 import tf
 from tests.coupling.zoo import ZOO
 from tests.coupling.zoo.parts import XY
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.session import steps
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
 IS_1 = tf.__version__.startswith('1.')

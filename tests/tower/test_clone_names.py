@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.tower.test_clone import assert_same_values, compute
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
 from towers.tower.cloning.names import Names
 
 # Makers of something before the towers, by name; a scalar that the model may read.

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import load_keras, tf
 from tests.harness.small import nightly_but
 from towers.placement import philox
+from towers.tensorflow_v1 import load_keras, tf
 from towers.tower.drawing import draws
 
 NUM_STEPS = 10

@@ -5,11 +5,11 @@ import re
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.variables import build_variable_store
+from towers.tensorflow_v1 import tf
 from towers.tower.towers import build_towers
 
 EVEN = dict(train=small.random_examples(16), validation=small.random_examples(8, 'validation'))

@@ -5,13 +5,13 @@ import pytest
 
 import models
 import towers
-from tensorflow_v1 import tf
 from tests.harness import faults, small
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.placement.replicas import REPLICAS
 from towers.session.not_finite import NotFinite
+from towers.tensorflow_v1 import tf
 from towers.tower.precision import build_precision
 from towers.training.reporting.describe import describe_precision
 

@@ -7,7 +7,6 @@ import os
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness.processes import run_python
 from tests.harness.small import Run, assert_same_weights, classify, dense, model
 from towers.base.usage_error import UsageError
@@ -15,6 +14,7 @@ from towers.graph.walk import find_needed
 from towers.input.batch import Batch
 from towers.placement.devices import build_devices, build_session_config
 from towers.placement.variables import build_variable_store
+from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm_layer import batch_norm
 from towers.tower.towers import build_towers
@@ -188,7 +188,7 @@ def build_tower(model, recompute, rows=512):
 STEP = """
 import sys
 import tests
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 from tests.tower.test_recompute import build_tower, chain
 tower, config = build_tower(chain, sys.argv[1], rows=1 << 15)
 with tf.Session(config=config if sys.argv[2] == 'plain' else None) as session:

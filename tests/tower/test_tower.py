@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.update.test_guard import looked_up
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input import pipeline
 from towers.reduce.gradients import ReducedGradients, build_gradient_norm, clip_gradients
+from towers.tensorflow_v1 import tf
 
 
 def test_a_model_that_does_not_share_its_variables_is_refused():

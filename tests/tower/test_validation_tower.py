@@ -3,9 +3,9 @@
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
 
 
 def losses_of(features, labels):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.test_towers_equal_one import weighted
 from towers.base.usage_error import UsageError
 from towers.session.not_finite import NotFinite
+from towers.tensorflow_v1 import tf
 
 NUM_STEPS = 6
 TRAIN = small.random_examples(17)

@@ -9,9 +9,9 @@ import pytest
 
 import towers
 from main import main
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.checkpoint.files import list_steps
+from towers.tensorflow_v1 import tf
 
 STEPS = 12
 PLACES = [dict(), dict(validation_tower=True, num_towers=3),

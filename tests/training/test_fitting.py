@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.faults import short_of_memory
 from tests.harness.processes import run_python
@@ -25,6 +24,7 @@ from towers.input.plan import Plan, build_plan
 from towers.process.signals import Interrupted
 from towers.session.out_of_memory import has_changed_nothing, is_out_of_memory
 from towers.session.steps import Steps
+from towers.tensorflow_v1 import tf
 from towers.training.fitting import recall_most, remember_most, take_in_more
 
 NUM_STEPS, BATCH = 7, 12

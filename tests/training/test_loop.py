@@ -12,7 +12,6 @@ import time
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
@@ -22,6 +21,7 @@ from towers.process.run_error import RunError
 from towers.process.signals import Interrupted
 from towers.session.not_finite import NotFinite, Retried
 from towers.settings.timetable import Interval, Timetable
+from towers.tensorflow_v1 import tf
 from towers.training.bad_steps import MOST_SKIPPED_IN_A_ROW
 from towers.training.keeper import Keeper
 from towers.training.loop import Loop

@@ -17,7 +17,7 @@ SCRIPT = """
 import sys
 import numpy as np
 import towers
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 features = np.random.RandomState(0).uniform(size=[50, 4]).astype(np.float32)
 labels = (features.sum(1) > 2).astype(np.int32)
 def model(batch, is_training):

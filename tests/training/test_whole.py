@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
 
 random = np.random.RandomState(0)
 FEATURES = random.randn(40, 4).astype(np.float32)

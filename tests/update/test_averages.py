@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.checkpoint.test_shapes import restore, save
 from tests.harness import small
 from tests.update.test_guard import assert_unchanged as assert_equal
 from tests.update.test_guard import normed
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
 from towers.update.averages import name_average
 
 DECAY = 0.3

@@ -9,11 +9,11 @@ import re
 import numpy as np
 import pytest
 
-from tensorflow_v1 import select, tf
 from tests.harness import faults
 from tests.harness.small import Run, nightly_but
 from tests.update import test_guard
 from tests.update.test_guard import ROW, TRAIN, everything, normed, refuse_step
+from towers.tensorflow_v1 import select, tf
 from towers.update.finite import build_all_finite, find_units
 
 KNOWN = ('sgd', 'momentum', 'nesterov', 'adam')

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.cli.flags import parse_flags
 from towers.placement.patterns import parse_pairs
 from towers.process.run_error import RunError
+from towers.tensorflow_v1 import tf
 from towers.update.groups import build_groups
 
 NUM_STEPS = 5

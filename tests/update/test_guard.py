@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers import training_graph
 from towers.placement.replicas import REPLICAS
 from towers.reduce.gradients import ReducedGradients
 from towers.session.not_finite import NotFinite
+from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
 from towers.update import apply
 from towers.update.guard import build_is_finite

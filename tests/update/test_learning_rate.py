@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from tensorflow_v1 import tf
 from towers.input.plan import build_plan
 from towers.settings.config import Config
+from towers.tensorflow_v1 import tf
 from towers.update.learning_rate import build_learning_rate
 
 PER_EPOCH = 100

@@ -6,10 +6,10 @@ import itertools
 import pytest
 
 import models
-from tensorflow_v1 import tf
 from towers import data
 from towers.cli.build import build_configured
 from towers.settings.config import Config
+from towers.tensorflow_v1 import tf
 
 OPTIMIZERS = ('sgd', 'momentum', 'nesterov', 'rmsprop', 'adam', 'adamw', 'lars', 'lamb')
 SCHEDULES = [dict(schedule='cosine'), dict(schedule='piecewise', decay_epochs=(1.0, 2.0)),

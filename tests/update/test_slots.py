@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import small
 from towers.placement.devices import build_devices, build_session_config
+from towers.tensorflow_v1 import tf
 from towers.update.slots import make_slots
 
 OPTIMIZERS = {

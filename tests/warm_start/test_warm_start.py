@@ -10,12 +10,12 @@ import pytest
 
 import main
 import towers
-from tensorflow_v1 import load_keras, tf
 from tests import test_program
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.test_towers_equal_one import partitioned
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import load_keras, tf
 from towers.tower.batch_norm_layer import batch_norm
 from towers.warm_start.weights_file import check_weights
 

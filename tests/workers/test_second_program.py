@@ -16,7 +16,7 @@ from towers_launch.tf_config import format_tf_config
 CHILD = '''
 import numpy as np
 import towers
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 random = np.random.RandomState(0)
 examples = towers.from_arrays(np.float32(random.randn(30, 2)), random.randint(0, 2, 30))

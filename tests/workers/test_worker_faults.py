@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import find_ports
 from tests.harness.process_cluster import ProcessCluster
@@ -18,6 +17,7 @@ from tests.harness.processes import output_of
 from towers.checkpoint.files import list_steps
 from towers.placement.cluster import Cluster
 from towers.process.run_error import RunError, WorkerGone
+from towers.tensorflow_v1 import tf
 from towers.workers.worker import Worker
 
 EXIT_CODE = WorkerGone.exit_code

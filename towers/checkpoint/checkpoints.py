@@ -20,7 +20,6 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from towers.base.files import folder_aside, sweep, write_whole
 from towers.base.output import write_line
 from towers.base.paths import check_local_path
@@ -46,6 +45,7 @@ from towers.input.pipeline import Inputs
 from towers.input.plan import Plan, ResumePoint
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
+from towers.tensorflow_v1 import tf
 from towers.update.averages import AVERAGES_TENSOR, Averages
 from towers.warm_start.matching import Names
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorflow_v1 import Session
 from towers.base.usage_error import UsageError
 from towers.data.digest import DATA_TENSOR, Digest
 from towers.input.plan import Plan
 from towers.placement.counters import get_examples_seen
+from towers.tensorflow_v1 import Session
 from towers.warm_start.warm_start import load_values
 
 # Of the planned examples. If more are missing, the batch was probably another.

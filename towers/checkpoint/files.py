@@ -8,10 +8,10 @@ import os
 import re
 from typing import Any, List
 
-from tensorflow_v1 import tf
 from towers.base.files import open_regular
 from towers.base.sums import DATA, INDEX, SUMS, check_sums
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
 
 PREFIX = 'model.ckpt'
 # In the order in which they get their names, and in reverse that in which they are deleted.

@@ -14,11 +14,11 @@ Which checkpoint is taken, and when an older one, is decided in `checkpoints`.
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from tensorflow_v1 import Session, Variable, tf
 from towers.base.usage_error import UsageError, format_lines
 from towers.checkpoint.data import Data
 from towers.checkpoint.files import open_reader
 from towers.placement.patterns import choose_all
+from towers.tensorflow_v1 import Session, Variable, tf
 from towers.update.averages import NOT_VARIABLES, Averages, name_average
 from towers.warm_start.matching import Names, rename
 from towers.warm_start.parts import Part, Tensor, find_part

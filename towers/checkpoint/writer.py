@@ -5,9 +5,9 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from towers.base.sums import DATA, write_sums
 from towers.checkpoint.files import SUFFIXES, sync
+from towers.tensorflow_v1 import tf
 from towers.warm_start.parts import find_part
 
 

@@ -14,7 +14,6 @@ from typing import List, NamedTuple
 
 import numpy as np
 
-from tensorflow_v1 import RUN_ERRORS, tf
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, check_choice
 from towers.checks.repeats import find_change
@@ -25,6 +24,7 @@ from towers.data.examples import Examples
 from towers.graph.source import format_op
 from towers.placement.devices import build_devices
 from towers.settings.arguments import with_known_names
+from towers.tensorflow_v1 import RUN_ERRORS, tf
 from towers.tower.batch_norm import BATCH_NORMS, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.model_call import Model

@@ -10,7 +10,6 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from towers.data.examples import Examples
 from towers.graph.walk import find_dead, find_needed
 from towers.placement.counters import get_examples_seen, get_global_step
@@ -18,6 +17,7 @@ from towers.placement.randomness import find_draws, is_random
 from towers.placement.workers import ALONE
 from towers.process.startup import Startup
 from towers.program import Program
+from towers.tensorflow_v1 import tf
 from towers.tower.model_call import Model
 from towers.warm_start.warm_start import load_values
 

@@ -36,9 +36,9 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
     startup: entered.
     signals: entered.
   """
-  from tensorflow_v1 import tf
   from towers.cli.build import build_configured
   from towers.placement.workers import Workers
+  from towers.tensorflow_v1 import tf
   from towers.tower.losses import ScalarLoss
   from towers.training.reporting.describe import describe_ops
   from towers.training.run import Run
@@ -110,8 +110,8 @@ def check(config: Config, data_set: DataSet) -> bool:
   Random ops that keep a state of their own differ between towers; then a second comparison leaves
   them out by `is_training=False`. GPUs are used with `--device=gpu` alone.
   """
-  from tensorflow_v1 import use_deterministic_kernels, use_tf32
   from towers.checks import towers as towers_check
+  from towers.tensorflow_v1 import use_deterministic_kernels, use_tf32
   from towers.training.reporting.describe import describe_check
 
   on_gpus = config.device == 'gpu'
@@ -166,8 +166,8 @@ def predict(config: Config) -> None:
 
 def _build_devices(config):
   """Returns the towers' devices, with the notice printed; refuses what they cannot do."""
-  from tensorflow_v1 import use_deterministic_kernels, use_tf32
   from towers.placement.devices import build_devices
+  from towers.tensorflow_v1 import use_deterministic_kernels, use_tf32
 
   if config.deterministic:
     use_deterministic_kernels()

@@ -9,12 +9,12 @@ from typing import Any, Dict, Iterable, Optional, Sequence
 
 import numpy as np
 
-from tensorflow_v1 import Tensor, tf
 from towers.coupling.comparison import find_share
 from towers.coupling.fed_towers import FedTowers, LeftOut, Sides
 from towers.graph.source import format_op
 from towers.graph.walk import find_dead, find_needed
 from towers.placement.randomness import find_drawn
+from towers.tensorflow_v1 import Tensor, tf
 
 _CHUNK = 150  # Tensors that are fetched in one run.
 LEAST = 1e-3  # What an op computes is compared with no less than this.

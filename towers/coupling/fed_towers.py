@@ -22,11 +22,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Tensor, replaced, tf
 from towers.coupling.comparison import shake
 from towers.graph.walk import find_dead, find_dependents, find_needed, list_ops
 from towers.graph.writes import find_step_writes
 from towers.placement.randomness import find_draws, is_random
+from towers.tensorflow_v1 import Tensor, replaced, tf
 from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
 from towers.tower.batch_norm import find_moments, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS

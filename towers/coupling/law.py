@@ -19,7 +19,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -27,6 +26,7 @@ from towers.coupling.comparison import find_norm, find_share
 from towers.coupling.culprit import LEAST, describe_culprit, join_entries
 from towers.coupling.fed_towers import FedTowers, LeftOut, Share, Sides
 from towers.graph.source import format_op
+from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.beside import opened_beside

@@ -47,7 +47,7 @@ def pad_crop_mirror(images: Any, draws: Any) -> Any:
     images: `[batch, height, width, channels]` of any dtype; all but the batch is known.
     draws: uniform in [0, 1), float32 `[batch, 3]`.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   padded = tf.pad(images, [[0, 0], [_PADDING, _PADDING], [_PADDING, _PADDING], [0, 0]])
   shifts = tf.cast(draws[:, :2] * (2 * _PADDING + 1), tf.int32)
   return take_windows(padded, shifts[:, 0], shifts[:, 1], images.shape.as_list()[1:3],

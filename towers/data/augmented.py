@@ -73,7 +73,7 @@ def _change_singly(examples, change):
     examples = _numbered(examples)
 
   def read(elements, *arrays, epoch, parallel_calls):
-    from tensorflow_v1 import as_written, tf
+    from towers.tensorflow_v1 import as_written, tf
 
     def change_one(example, number):
       if not examples.marks_bad:
@@ -95,8 +95,8 @@ def _call_checked(function, example, draws, name, *, rows):
 
   Refuses a part of it, other rows, and other draws than those it is given.
   """
-  from tensorflow_v1 import tf
   from towers.placement.randomness import is_random
+  from towers.tensorflow_v1 import tf
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   changed = function(example, draws)
@@ -121,12 +121,12 @@ def _call_checked(function, example, draws, name, *, rows):
 def _numbered(examples):
   """Returns examples whose elements begin with their number, which `read` leaves out again."""
   def elements(*arrays):
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     numbers = tf.data.Dataset.range(examples.num_examples)
     return tf.data.Dataset.zip((numbers, examples.elements(*arrays)))
 
   def read(numbered, *arrays, epoch, parallel_calls):
-    from tensorflow_v1 import as_written
+    from towers.tensorflow_v1 import as_written
     plain = numbered.map(as_written(lambda _, element: element))
     return _make_singly(examples, plain, arrays, epoch, parallel_calls)
 
@@ -135,7 +135,7 @@ def _numbered(examples):
 
 def _make_singly(examples, elements, arrays, epoch, parallel_calls):
   """Returns all that a split makes of its elements, one by one."""
-  from tensorflow_v1 import as_written, tf
+  from towers.tensorflow_v1 import as_written, tf
   made = examples.parse_singly(elements, arrays, epoch=epoch, parallel_calls=parallel_calls)
   if examples.parse_batch is None:
     return made

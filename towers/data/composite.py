@@ -51,7 +51,7 @@ def find_paths(structure: Any, path: str = '') -> List[str]:
   if isinstance(structure, dict):
     parts = sorted(structure.items())
   elif isinstance(structure, ROWS):
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     return [path] * len(tf.nest.flatten(structure))
   elif isinstance(structure, (tuple, list)):
     parts = list(enumerate(structure))
@@ -77,7 +77,7 @@ def map_rows(function: Callable[[Any], Any], structure: Any) -> Any:
 
 def find_rows(structure: Any) -> List[bool]:
   """Returns for each leaf, in the order of `tf.nest.flatten`, whether it is part of `ROWS`."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   marked = map_rows(lambda rows: tf.nest.map_structure(lambda _: None, rows), structure)
   return [leaf is None for leaf in tf.nest.flatten(marked)]
 
@@ -88,7 +88,7 @@ def encode_dataset(dataset: Any, name: str) -> Any:
   Raises:
     UsageError: a component whose shape is not known as far as it must be.
   """
-  from tensorflow_v1 import as_written, tf
+  from towers.tensorflow_v1 import as_written, tf
   kinds = tf.nest.flatten(tf.data.get_output_classes(dataset))
   if all(kind is tf.Tensor for kind in kinds):
     return dataset
@@ -110,7 +110,7 @@ def encode_example(example: Any, name: str, shapes: Any = None) -> Any:
   Raises:
     UsageError: a component whose shape is not known as far as it must be.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   leaves = tf.nest.flatten(example)
   encoders = {tf.RaggedTensor: _encode_ragged, tf.SparseTensor: _encode_sparse}
   if not any(type(leaf) in encoders for leaf in leaves):
@@ -131,7 +131,7 @@ def decode_batch(tensors: Any) -> Any:
 
 
 def _encode_ragged(ragged, shape, component):
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   if shape.ndims is None:
     raise UsageError(f'{component} is a RaggedTensor whose number of dimensions is unknown: make '
                      'it of values that have a shape.')
@@ -143,7 +143,7 @@ def _encode_ragged(ragged, shape, component):
 
 
 def _encode_sparse(sparse, shape, component):
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   if not shape.is_fully_defined():
     raise UsageError(
         f'{component} is a SparseTensor of the dense shape {shape}, which a batch needs to know: '
@@ -158,7 +158,7 @@ def _encode_sparse(sparse, shape, component):
 
 
 def _decode_ragged(rows):
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   counts, lengths = rows.num_rows, [rows.num_rows]
   for of_rows in rows.row_lengths:
     lengths.append(_drop_padding(of_rows, counts))
@@ -168,12 +168,12 @@ def _decode_ragged(rows):
 
 def _drop_padding(padded, counts):
   """Returns the first `counts[i]` values of each row i, one after another."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   return tf.boolean_mask(padded, tf.sequence_mask(counts, tf.shape(padded, out_type=tf.int64)[1]))
 
 
 def _decode_sparse(rows):
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   most = tf.shape(rows.values, out_type=tf.int64)[1]
   places = tf.where(tf.sequence_mask(rows.num_values, most))  # `[values, 2]`: row, and where in it.
   indices = tf.concat([places[:, :1], tf.gather_nd(rows.indices, places)], 1)

@@ -52,7 +52,7 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     UsageError: a data set that is batched, endless, shuffled anew at each pass, empty or of another
       graph; a number that it contradicts.
   """
-  from tensorflow_v1 import as_written, copy_dataset, tf
+  from towers.tensorflow_v1 import as_written, copy_dataset, tf
   check_name(name)
   for setting, value in (('num_examples', num_examples), ('shuffle_buffer', shuffle_buffer)):
     if value is not None and value < 1:
@@ -106,7 +106,7 @@ def _make(dataset: Any, name: str) -> Any:
   Raises:
     UsageError: it was made in another graph.
   """
-  from tensorflow_v1 import find_last_op, tf
+  from towers.tensorflow_v1 import find_last_op, tf
   with tf.init_scope(), tf.device('/cpu:0'):
     if not _is_made(dataset, name):
       return _call(dataset, name)
@@ -119,8 +119,8 @@ def _make(dataset: Any, name: str) -> Any:
 
 def _is_made(dataset: Any, name: str) -> bool:
   """Returns whether this is a data set, and not a function that makes one."""
-  from tensorflow_v1 import find_last_op, is_dataset
   from towers.graph.walk import find_needed
+  from towers.tensorflow_v1 import find_last_op, is_dataset
   if not is_dataset(dataset):
     if not callable(dataset):
       raise UsageError(f'{name}: from_dataset takes a tf.data.Dataset, or a function without '
@@ -138,7 +138,7 @@ def _is_made(dataset: Any, name: str) -> bool:
 
 
 def _call(function: Callable[[], Any], name: str) -> Any:
-  from tensorflow_v1 import is_dataset
+  from towers.tensorflow_v1 import is_dataset
   made = function()
   if not is_dataset(made):
     raise UsageError(f'{name}: the function given to from_dataset returns a {type(made).__name__}; '
@@ -148,7 +148,7 @@ def _call(function: Callable[[], Any], name: str) -> Any:
 
 def _find_size(dataset: Any, name: str) -> int:
   """Returns how many elements TensorFlow knows a data set to have, or _UNKNOWN."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   with _explained(name):
     [size] = _take(tf.data.Dataset.from_tensors(tf.data.experimental.cardinality(dataset)), 1)
   if size == _ENDLESS:
@@ -159,7 +159,7 @@ def _find_size(dataset: Any, name: str) -> int:
 
 def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
   """Yields the elements of a data set of the default graph."""
-  from tensorflow_v1 import private_session, tf
+  from towers.tensorflow_v1 import private_session, tf
   iterator = tf.data.make_initializable_iterator(dataset)
   element = iterator.get_next()
   with private_session(tf.get_default_graph()) as session:
@@ -175,7 +175,7 @@ def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
 @contextlib.contextmanager
 def _explained(name: str, find_place: Callable[[], str] = str) -> Iterator[None]:
   """Raises what TensorFlow raises as a UsageError, with the place where it did."""
-  from tensorflow_v1 import RUN_ERRORS
+  from towers.tensorflow_v1 import RUN_ERRORS
   try:
     yield
   except RUN_ERRORS as error:
@@ -203,7 +203,7 @@ def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
 
 def _read_all(dataset: Any, name: str, what: str) -> int:
   """Returns the number of elements by a pass over all of them; says now and then `what` it does."""
-  from tensorflow_v1 import as_written, tf
+  from towers.tensorflow_v1 import as_written, tf
   said = time.monotonic()
   count = 0
   ones = dataset.map(as_written(lambda *_: tf.constant(0, tf.uint8))).batch(_COUNTED_AT_ONCE)
@@ -218,7 +218,7 @@ def _read_all(dataset: Any, name: str, what: str) -> int:
 
 def _find_place(dataset: Any, begin: int) -> str:
   """Returns in words which example behind the first `begin` cannot be read; '' if all can."""
-  from tensorflow_v1 import RUN_ERRORS
+  from towers.tensorflow_v1 import RUN_ERRORS
   if _keeps_a_file(dataset):  # Half of it is there now, over which a second pass fails.
     return ''
   number = begin + 1
@@ -236,8 +236,8 @@ def _keeps_a_file(dataset: Any) -> bool:
   It is written before the towers read it: TensorFlow lets one iterator write it, from the first
   element to past the last one, which those of a program never ask for.
   """
-  from tensorflow_v1 import find_last_op, get_constant
   from towers.graph.walk import find_needed
+  from towers.tensorflow_v1 import find_last_op, get_constant
   files = [get_constant(op.inputs[1]) for op in find_needed([find_last_op(dataset)])
            if op.type.startswith('CacheDataset')]
   return any(file and not os.path.exists(os.fsdecode(file) + '.index') for file in files)
@@ -264,7 +264,7 @@ def _end_after(dataset: Any, count: int, components: Components) -> Any:
   Nobody asks for an element after the last one. So elements are read in chunks, of a size with
   which the last one and the one after it, if there is any, are in the same chunk.
   """
-  from tensorflow_v1 import as_written, tf, unbatch
+  from towers.tensorflow_v1 import as_written, tf, unbatch
   size = next(size for size in itertools.count(_CHUNK) if count % size)
   message = (f'{components.name} promised num_examples={count}, but its data set has more '
              'elements: correct the number, or remove the count_file.')

@@ -167,7 +167,7 @@ def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
     BadRecordError: it is not what `parse` takes, or `parse` fails on it.
     UsageError: `parse` fails on any record, or returns what cannot be batched.
   """
-  from tensorflow_v1 import as_written, private_session, tf
+  from towers.tensorflow_v1 import as_written, private_session, tf
   with tf.Graph().as_default() as graph:
     record = tf.placeholder(tf.string, [], 'record')
     try:
@@ -260,7 +260,7 @@ class _Reader(NamedTuple):
 
   def _read_chunk(self, indices):
     """Returns a column each of indices, records, and whether they could be read."""
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     payloads, is_read = tf.numpy_function(self._read, [indices], [tf.string, tf.bool])
     for column in (payloads, is_read):
       column.set_shape([None])

@@ -39,7 +39,7 @@ def map_chunks(indices: Any, read_chunk: Callable[[Any], Any], function: Callabl
 
 def build_report(report: Callable[[int, bytes], None], index: Any, content: Any) -> Any:
   """Returns False, a scalar tensor: a run reports that what was read cannot be parsed."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   def call(index, content):
     report(int(index), bytes(content))
@@ -52,7 +52,7 @@ def build_report(report: Callable[[int, bytes], None], index: Any, content: Any)
 
 def _map_with_stand_ins(chunk, function, stand_in, name):
   """Returns a data set of what becomes of each row of `chunk`, tensors `[rows, ...]`, in order."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   num_rows = tf.shape(chunk[0], out_type=tf.int64)[0]
   rows = tf.data.Dataset.from_tensor_slices(chunk)
   # No tensor of positions: TensorFlow 1.14 crashes on a tf.range here.

@@ -9,7 +9,7 @@ input adds from left to right.
 
 from typing import Iterable, Sequence
 
-from tensorflow_v1 import Gradient, Operation, tf
+from towers.tensorflow_v1 import Gradient, Operation, tf
 
 # Pairs of an input and the output that takes over its memory. -2 is TensorFlow's number for never.
 _REUSE_NO_INPUT = tf.AttrValue(list=tf.AttrValue.ListValue(i=[-2, 0]))

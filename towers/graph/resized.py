@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Tensor, import_placed, tf
 from towers.graph.walk import find_called
+from towers.tensorflow_v1 import Tensor, import_placed, tf
 
 # Ops that put blocks of all rows one after the other, or take such blocks apart.
 _BLOCKS = ('ConcatV2', 'Concat', 'Split', 'SplitV', 'Tile', 'SpaceToBatchND', 'BatchToSpaceND')

@@ -3,12 +3,12 @@
 import os
 import re
 
-from tensorflow_v1 import Operation, tf
+from towers.tensorflow_v1 import Operation, tf
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Folders whose lines are no part of the user's program.
 _OURS = tuple(os.path.join(folder, '') for folder in (
-    *(os.path.join(_ROOT, folder) for folder in ('towers', 'staging', 'tensorflow_v1')),
+    *(os.path.join(_ROOT, folder) for folder in ('towers', 'staging')),
     tf.sysconfig.get_lib()))
 _PYTHON = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), '')
 # Python itself, installed packages, and AutoGraph's copies of functions.

@@ -2,7 +2,7 @@
 
 from typing import Any, Container, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
-from tensorflow_v1 import Operation, Tensor, tf
+from towers.tensorflow_v1 import Operation, Tensor, tf
 
 
 def list_sources(op: Operation) -> List[Operation]:

@@ -14,9 +14,9 @@ updates in place, and *late* if only UPDATE_OPS do.
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
-from tensorflow_v1 import Gradient, Graph, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_called, find_dependents, find_needed, list_ops
+from towers.tensorflow_v1 import Gradient, Graph, Operation, Tensor, tf
 
 VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
 # Ops that take a variable and do not change it.

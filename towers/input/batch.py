@@ -6,8 +6,8 @@ tensor that goes through switch and staging area with the batch.
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
-from tensorflow_v1 import tf
 from towers.input.places import Deal, Place
+from towers.tensorflow_v1 import tf
 
 
 class Batch(NamedTuple):

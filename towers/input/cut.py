@@ -5,10 +5,10 @@ In the mode `split` the graph cuts the worker's batch over its towers by tf.spli
 
 from typing import Any, Optional
 
-from tensorflow_v1 import as_written, tf
 from towers.data.examples import Examples
 from towers.input.plan import Plan, Shard
 from towers.input.rows import batch_rows
+from towers.tensorflow_v1 import as_written, tf
 
 
 def leading_size(batch: Any, dtype: Any) -> Any:

@@ -14,12 +14,12 @@ of a run that has resumed with another batch size may end in the next epoch, see
 
 from typing import Any, List, NamedTuple, Optional
 
-from tensorflow_v1 import as_written, tf, unbatch
 from towers.data.composite import encode_dataset
 from towers.data.examples import Examples
 from towers.input.cut import batch_elements, build_zeros
 from towers.input.plan import Plan, Shard
 from towers.input.rows import check_ranks, choose_padding
+from towers.tensorflow_v1 import as_written, tf, unbatch
 
 _BLOCK = 4096  # Positions that are ordered at a time: few cost as much as a thousand.
 _ENDLESS = 2 ** 62

@@ -12,7 +12,6 @@ split that it takes.
 import sys
 from typing import Any, List, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_same_number
 from towers.input.batch import Batch
@@ -22,6 +21,7 @@ from towers.input.plan import Plan
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 from towers.staging import Stage, build_stage
+from towers.tensorflow_v1 import tf
 
 
 class Feed(NamedTuple):

@@ -6,7 +6,7 @@ of a row whatever holds for all examples: that a length is above 0, or a string 
 
 from typing import Any, List
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 
 def fill_empty(towers: List[Any], counts: List[Any]) -> List[Any]:

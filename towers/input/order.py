@@ -16,13 +16,13 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
 from towers.base.output import write_line
 from towers.base.splitmix import as_int64
 from towers.base.usage_error import UsageError
 from towers.data.composite import encode_dataset
 from towers.data.examples import Examples
 from towers.input.plan import Plan, ResumePoint
+from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
 
 # The name of a tensor in checkpoints that belongs to no variable.
 ORDER_TENSOR = 'towers/order'

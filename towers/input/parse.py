@@ -9,8 +9,8 @@
 import operator
 from typing import Any, Callable, List, Tuple
 
-from tensorflow_v1 import data_sets, tf
 from towers.data.examples import Examples
+from towers.tensorflow_v1 import data_sets, tf
 
 _PARALLEL_BATCHES = 4  # Whole batches in the making at a time, at most: they take memory.
 # Batches of rows that are no larger are gathered several at a time.

@@ -15,7 +15,6 @@ enters at any step.
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from tensorflow_v1 import tf
 from towers.base.cores import count_cores
 from towers.base.usage_error import UsageError, check_choice
 from towers.data.examples import Examples
@@ -28,6 +27,7 @@ from towers.input.parse import is_gathered, parse_batches
 from towers.input.places import build_deal
 from towers.input.plan import Plan, Shard
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import tf
 
 INPUT_MODES = ('split', 'next', 'shard')
 

@@ -12,9 +12,9 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
-from tensorflow_v1 import Tensor, tf
 from towers.input.plan import Plan, Shard
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Tensor, tf
 
 
 class Deal(NamedTuple):

@@ -4,11 +4,11 @@ from typing import Any, List, Optional
 
 import numpy as np
 
-from tensorflow_v1 import as_written, tf
 from towers.base.usage_error import UsageError
 from towers.data.components import Component, Components, find_components
 from towers.data.composite import map_rows
 from towers.data.examples import Padding
+from towers.tensorflow_v1 import as_written, tf
 
 
 def check_ranks(data_set: Any, name: str) -> None:

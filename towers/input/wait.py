@@ -11,10 +11,10 @@ each ordered behind what it waits for.
 
 from typing import Any, Sequence
 
-from tensorflow_v1 import tf
 from towers.input.batch import Batch
 from towers.input.feed import Feed
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import tf
 
 
 def build_input_wait(feed: Feed, batches: Sequence[Batch], *, after: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 
 class LARSOptimizer(tf.train.Optimizer):

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Union
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 # Those that take the weight decay themselves. For all others it is added to the gradient.
 DECAYING = ('adamw', 'lars', 'lamb')

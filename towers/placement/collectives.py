@@ -23,20 +23,20 @@ device by falling keys: these follow the backward pass, so that the all-reduce r
 import zlib
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
-from tensorflow_v1 import (
-    SUMS_16_BITS,
-    DType,
-    Operation,
-    Tensor,
-    all_reduce,
-    all_reduce_one_of,
-    broadcast,
-    tf,
-)
 from towers.base.usage_error import UsageError, check_choice
 from towers.graph.ordered_sum import add_all
 from towers.placement.host import is_gpu
 from towers.placement.packing import pack, plan_packs, unpack
+from towers.tensorflow_v1 import (
+  SUMS_16_BITS,
+  DType,
+  Operation,
+  Tensor,
+  all_reduce,
+  all_reduce_one_of,
+  broadcast,
+  tf,
+)
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
 WIRES = ('float32', 'float16', 'bfloat16')

@@ -7,9 +7,9 @@
 import contextlib
 from typing import Any, Iterator
 
-from tensorflow_v1 import Variable, tf
 from towers.base.usage_error import UsageError
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Variable, tf
 
 
 def get_global_step() -> Variable:

@@ -8,7 +8,11 @@ import os
 import re
 from typing import List, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import (
+from towers.base.cores import count_cores, count_cores_of_each
+from towers.base.usage_error import UsageError, check_choice
+from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
+from towers.placement.workers import ALONE, Workers
+from towers.tensorflow_v1 import (
   SPINNING_HINDERS,
   compiles_on_cpus,
   give_sessions_threads,
@@ -16,10 +20,6 @@ from tensorflow_v1 import (
   set_gpu_memory,
   tf,
 )
-from towers.base.cores import count_cores, count_cores_of_each
-from towers.base.usage_error import UsageError, check_choice
-from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
-from towers.placement.workers import ALONE, Workers
 
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
 GRAPH_REWRITERS = ('auto', 'on', 'off')

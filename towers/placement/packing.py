@@ -11,7 +11,7 @@ reshaped; others as vectors. No bit of them changes.
 
 from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
 
-from tensorflow_v1 import Gradient, Tensor, tf
+from towers.tensorflow_v1 import Gradient, Tensor, tf
 
 # A larger tensor is worth a message of its own, since joining copies it.
 _LARGEST_BYTES = 80 * 1024

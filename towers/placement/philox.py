@@ -6,8 +6,8 @@ numbers: as easy as 1, 2, 3"). 2.x has ops that begin at a block; those of 1.14 
 
 from typing import Any, Dict
 
-from tensorflow_v1 import Operation, Tensor, tf
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Operation, Tensor, tf
 
 HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
 _PHILOX = 1

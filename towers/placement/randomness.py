@@ -17,9 +17,9 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import walk_called
+from towers.tensorflow_v1 import Operation, Tensor, tf
 
 # The inputs that decide what a stateless op draws.
 _SEED_INPUTS = ('seed', 'key', 'counter')

@@ -21,9 +21,9 @@ import re
 import threading
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
-from tensorflow_v1 import Operation, Tensor, Variable, before_each_run, tf
 from towers.graph.writes import Write, find_writes
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Operation, Tensor, Variable, before_each_run, tf
 
 # The collection of replicas: not of local variables, whose initializer would undo a restore.
 REPLICAS = 'replicas_of_variables'

@@ -14,11 +14,11 @@ like any initial value.
 import contextlib
 from typing import Any, Dict, Iterator
 
-from tensorflow_v1 import Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.graph.writes import READERS
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Variable, tf
 
 _READS_VALUE = ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd')
 

@@ -20,7 +20,6 @@ import re
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError, check_choice, check_same_number, format_lines
 from towers.graph.source import find_line
 from towers.graph.walk import find_needed
@@ -31,6 +30,7 @@ from towers.placement.packing import size_of
 from towers.placement.patterns import choose_all, list_patterns, shorten
 from towers.placement.randomness import find_random_ops, seed_initial_value
 from towers.placement.replicas import make_replica
+from towers.tensorflow_v1 import Operation, Variable, tf
 
 PLACEMENTS = ('auto', 'host', 'first', 'balanced', 'replicated')
 

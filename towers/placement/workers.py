@@ -12,9 +12,9 @@ from typing import Callable, List, NamedTuple
 
 import numpy as np
 
-from tensorflow_v1 import Session, Tensor, tf
 from towers.placement.collectives import sum_of_workers
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Session, Tensor, tf
 
 _PIECE = 2 ** 16  # Numbers that cross at a time.
 

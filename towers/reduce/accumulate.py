@@ -10,10 +10,10 @@ live beside their variables and are not checkpointed: checkpoints fall between s
 
 from typing import List, Tuple
 
-from tensorflow_v1 import Operation, Variable, tf
 from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
+from towers.tensorflow_v1 import Operation, Variable, tf
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
 

@@ -19,7 +19,6 @@ its largest term.
 import functools
 from typing import Any, Iterator, NamedTuple
 
-from tensorflow_v1 import Tensor, Variable, tf
 from towers.placement.collectives import choose_collective, choose_wire, sum_packed
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
@@ -27,6 +26,7 @@ from towers.placement.replicas import rounding_alike
 from towers.placement.workers import Workers, sum_over_workers
 from towers.reduce.gradients import ReducedGradients, make_dense, scale_gradient
 from towers.reduce.rows import plan_slots
+from towers.tensorflow_v1 import Tensor, Variable, tf
 
 # What a worker can vote for between two steps.
 VOTES = ('leave', 'save', 'stop')

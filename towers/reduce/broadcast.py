@@ -2,12 +2,12 @@
 
 from typing import NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import Operation, tf
 from towers.graph.writes import find_step_writes
 from towers.placement.collectives import FUSION_BYTES, broadcast_value
 from towers.placement.host import HOST
 from towers.placement.packing import pack, plan_packs, size_of, unpack
 from towers.placement.workers import Workers
+from towers.tensorflow_v1 import Operation, tf
 from towers.tower.tower import Tower
 
 

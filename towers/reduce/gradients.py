@@ -9,7 +9,6 @@ nothing is left to divide or weight here. What losses with weights still need is
 
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.graph.ordered_sum import add_all
 from towers.placement.collectives import AllReduce
 from towers.placement.host import HOST
@@ -17,6 +16,7 @@ from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.replicas import rounding_alike
 from towers.reduce.rows import RowSlots, merge_rows
 from towers.staging import run_beside
+from towers.tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.tower.precision import LossScale
 from towers.tower.tower import Tower
 

@@ -16,10 +16,10 @@ workers' numbers of rows, rounded up to one of a few sizes; then the hosts sum t
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from tensorflow_v1 import Gradient, Tensor, Variable, tf
 from towers.placement.collectives import sum_one_of_workers
 from towers.placement.host import HOST
 from towers.placement.workers import Workers, sum_over_workers
+from towers.tensorflow_v1 import Gradient, Tensor, Variable, tf
 
 # An index takes two columns, so that float32 holds it exactly up to 2 ** 36.
 _LOW = 4096

@@ -9,11 +9,11 @@ denominator beside them, and one division for each gradient makes the mean of a 
 the denominator first: weights mostly follow from the batch alone, so that it is there before them.
 """
 
-from tensorflow_v1 import tf
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
 from towers.placement.workers import Workers, sum_over_workers
 from towers.reduce.gradients import ReducedGradients, scale_gradient
+from towers.tensorflow_v1 import tf
 
 
 def divide_by_weights(reduced: ReducedGradients, workers: Workers) -> ReducedGradients:

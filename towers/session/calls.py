@@ -5,7 +5,7 @@ A plain `Session.run` would resolve them again in every step.
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import Call
+from towers.tensorflow_v1 import Call
 from towers.training_graph import TrainingGraph
 from towers.whole import flatten_rows
 

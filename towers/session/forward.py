@@ -16,7 +16,6 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set,
 
 import numpy as np
 
-from tensorflow_v1 import Call, Operation, tf
 from towers.base.usage_error import UsageError
 from towers.checkpoint.files import INDEX, list_steps, path_of
 from towers.checkpoint.weights import find_best, restore_weights
@@ -32,6 +31,7 @@ from towers.placement.variables import build_variable_store
 from towers.session.rows import Rows, describe_part, open_rows
 from towers.session.serving import call_predict, name_outputs
 from towers.session.validation_pass import ValidationPass
+from towers.tensorflow_v1 import Call, Operation, tf
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws, tie_draws
 from towers.tower.forward_pass import build_forward

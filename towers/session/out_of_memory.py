@@ -10,11 +10,11 @@ not run, so where all writes of a step wait for it, every variable has the value
 import re
 from typing import Any, Iterator, Set
 
-from tensorflow_v1 import Operation, tf
 from towers.base.reason import find_message, is_about_room
 from towers.graph.walk import find_dependents, find_loops, find_needed
 from towers.graph.writes import find_writes
 from towers.session.steps import Steps
+from towers.tensorflow_v1 import Operation, tf
 from towers.training_graph import TrainingGraph
 
 # TensorFlow names the op that failed in brackets, and may number its part on a device.

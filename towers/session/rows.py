@@ -6,7 +6,6 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import is_dataset, tf
 from towers.base.usage_error import UsageError
 from towers.data.arrays import Gather, from_arrays
 from towers.data.examples import DataSet, Examples
@@ -14,6 +13,7 @@ from towers.input.parse import is_gathered
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.settings.arguments import check_examples
+from towers.tensorflow_v1 import is_dataset, tf
 
 
 class Rows(NamedTuple):

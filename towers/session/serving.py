@@ -9,10 +9,10 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
-from tensorflow_v1 import Tensor, tf
 from towers.annexes import load as load_annex
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import read_cluster
+from towers.tensorflow_v1 import Tensor, tf
 from towers.training_graph import TrainingGraph
 
 # A function of parts of a batch, which returns a tensor, or a dict of tensors by name.

@@ -16,7 +16,6 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
-from tensorflow_v1 import RUN_ERRORS, CountedSession, is_run_error, tf
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import read_cluster
 from towers.placement.devices import build_session_config
@@ -31,6 +30,7 @@ from towers.session.shared_session import SharedSession
 from towers.session.state import State
 from towers.session.steps import Steps
 from towers.session.watchdog import Watchdog
+from towers.tensorflow_v1 import RUN_ERRORS, CountedSession, is_run_error, tf
 from towers.training_graph import TrainingGraph
 from towers.warm_start.matching import Names
 from towers.workers.worker import Worker, join_workers

@@ -10,7 +10,7 @@ A run of another's may read variables that are still to start from a file, and m
 import functools
 from typing import Any, Callable
 
-from tensorflow_v1 import Session
+from towers.tensorflow_v1 import Session
 
 
 class SharedSession:

@@ -16,7 +16,6 @@ from typing import Any, Callable, ContextManager, Optional, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Call, tf, uncompiled
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Snapshot
@@ -29,6 +28,7 @@ from towers.session.calls import Calls
 from towers.session.not_finite import NotFinite, Retried
 from towers.session.training_metrics import TrainingMetrics
 from towers.session.validation_pass import ValidationPass
+from towers.tensorflow_v1 import Call, tf, uncompiled
 from towers.training_graph import TrainingGraph
 from towers.update.guard import Diagnosis, build_diagnosis
 from towers.update.learning_rate import get_rate_factor

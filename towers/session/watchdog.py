@@ -16,11 +16,11 @@ import threading
 import time
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
-from tensorflow_v1 import tf
 from towers.input.pipeline import GET_NEXTS
 from towers.process.run_error import end_process
 from towers.session.failure import describe_towers
 from towers.session.steps import Steps
+from towers.tensorflow_v1 import tf
 
 # For all iterators at once; long enough for a busy machine.
 _SECONDS_TO_ANSWER = 2.5

@@ -11,10 +11,10 @@ from typing import Any, Callable, TypeVar
 
 import numpy as np
 
-from tensorflow_v1 import Optimizer, is_dataset
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.examples import DataSet, Examples
 from towers.settings.table import SETTINGS, find_meant
+from towers.tensorflow_v1 import Optimizer, is_dataset
 from towers.update.groups import by_pattern
 
 # The module of what Keras makes, in TensorFlow or beside it.

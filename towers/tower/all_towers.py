@@ -22,12 +22,12 @@ others.
 import contextlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.placement.host import HOST
 from towers.placement.workers import ALONE, Workers, sum_over_workers
+from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.tower import Tower
 
 SUMS = 'towers/all_sums'

@@ -8,10 +8,10 @@ twice.
 
 from typing import Mapping, Optional, Sequence
 
-from tensorflow_v1 import Gradient, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_dependents, find_needed, list_sources
 from towers.input.batch import Batch
+from towers.tensorflow_v1 import Gradient, Operation, Tensor, tf
 
 
 def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequence[Operation], *,

@@ -15,11 +15,11 @@ first tower; before each validation the chief broadcasts its averages (see `work
 
 from typing import Dict, Iterable, List, Sequence, Set, Union
 
-from tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.graph.writes import Write, find_step_writes
 from towers.placement.workers import ALONE, Workers, sum_over_workers
+from towers.tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.tower.all_towers import add_up, match_towers
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.global_batch import GlobalBatch

@@ -3,8 +3,8 @@
 import contextlib
 from typing import Any, Iterator, Tuple
 
-from tensorflow_v1 import tf
 from towers.graph.walk import find_needed, list_ops
+from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import joining
 from towers.tower.drawing.draws import tie_draws
 from towers.tower.losses import sum_returned

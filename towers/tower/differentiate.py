@@ -2,8 +2,8 @@
 
 from typing import Optional
 
-from tensorflow_v1 import control_flow_v1, tf
 from towers.graph.ordered_sum import add_all, keep_order
+from towers.tensorflow_v1 import control_flow_v1, tf
 from towers.tower.batch_norm_layer import gradients_of_training
 from towers.tower.precision import LARGEST_HALF_SCALE, Precision
 from towers.tower.recording import Recording

@@ -3,10 +3,10 @@
 import functools
 from typing import Dict, Optional
 
-from tensorflow_v1 import Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import keep_order
 from towers.input.batch import Batch
+from towers.tensorflow_v1 import Variable, tf
 from towers.tower.all_towers import joining
 from towers.tower.apart import check_apart, check_penalties
 from towers.tower.drawing.draws import tie_draws, warn_of_left

@@ -2,7 +2,6 @@
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
-from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
@@ -11,6 +10,7 @@ from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST
 from towers.placement.variables import VariableStore
+from towers.tensorflow_v1 import Tensor, tf
 
 
 class GlobalBatch(NamedTuple):

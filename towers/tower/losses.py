@@ -15,10 +15,10 @@ share of it, examples over weights of the global batch, is known in the forward 
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
+from towers.tensorflow_v1 import Operation, Tensor, tf
 from towers.tower.all_towers import all_sum
 from towers.whole import Whole
 

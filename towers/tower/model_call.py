@@ -3,13 +3,13 @@
 import contextlib
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.data.components import naming_errors
 from towers.data.composite import decode_batch
 from towers.input.batch import Batch
 from towers.input.places import build_places
 from towers.placement import variables
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.tower.all_towers import joining
 from towers.tower.drawing.draws import Draws
 from towers.tower.global_batch import GlobalBatch

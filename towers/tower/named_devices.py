@@ -10,10 +10,10 @@ them by hand: a single tower stays so, several are refused.
 import contextlib
 from typing import Dict, Iterator, Sequence
 
-from tensorflow_v1 import Operation, tf
 from towers.base.usage_error import UsageError
 from towers.graph.source import format_op, is_ours
 from towers.placement.host import HOST, is_gpu
+from towers.tensorflow_v1 import Operation, tf
 
 
 @contextlib.contextmanager

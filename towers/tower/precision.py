@@ -13,9 +13,9 @@ arXiv:1710.03740).
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import DType, Operation, Tensor, get_compute_capabilities, tf
 from towers.base.usage_error import check_choice
 from towers.placement.host import HOST, is_gpu
+from towers.tensorflow_v1 import DType, Operation, Tensor, get_compute_capabilities, tf
 
 PRECISIONS = ('float32', 'mixed')
 LARGEST_HALF_SCALE = 2.0 ** 15  # float16 has no larger power of two.

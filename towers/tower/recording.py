@@ -2,8 +2,8 @@
 
 from typing import Callable, Dict, List, NamedTuple, Set
 
-from tensorflow_v1 import Operation, tf
 from towers.placement.host import HOST, is_gpu
+from towers.tensorflow_v1 import Operation, tf
 
 
 class Recording(NamedTuple):

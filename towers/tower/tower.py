@@ -2,8 +2,8 @@
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from tensorflow_v1 import Gradient, Tensor, Variable
 from towers.input.batch import Batch
+from towers.tensorflow_v1 import Gradient, Tensor, Variable
 from towers.tower.global_batch import GlobalBatch
 from towers.whole import Whole
 

@@ -16,12 +16,12 @@ knows it, so it divides what all of them have summed (see `towers.reduce.weights
 import functools
 from typing import List, Optional, Sequence, Union
 
-from tensorflow_v1 import Tensor
 from towers.base import collector
 from towers.base.usage_error import check_choice
 from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
 from towers.placement.workers import ALONE, Workers
+from towers.tensorflow_v1 import Tensor
 from towers.tower import global_batch
 from towers.tower.all_towers import join_sums
 from towers.tower.batch_norm import BATCH_NORMS, join_moments, needs_all_moments

@@ -3,10 +3,10 @@
 import contextlib
 from typing import Sequence, Union
 
-from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.placement import variables
 from towers.placement.set_values import keep_set_values
+from towers.tensorflow_v1 import tf
 from towers.tower.apart import check_apart
 from towers.tower.differentiate import differentiate
 from towers.tower.forward_pass import build_forward

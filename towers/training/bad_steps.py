@@ -2,10 +2,10 @@
 
 from typing import Any, List
 
-from tensorflow_v1 import uses_persistent_batch_norm
 from towers.checkpoint.history import MOST_ROLLBACKS
 from towers.process.run_error import RunError
 from towers.session.not_finite import Retried
+from towers.tensorflow_v1 import uses_persistent_batch_norm
 from towers.training.keeper import Keeper
 
 # Stop after this many consecutive non-finite steps.

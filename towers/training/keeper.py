@@ -4,7 +4,6 @@ import contextlib
 import os
 from typing import Any, Callable, NamedTuple, Optional
 
-from tensorflow_v1 import tf
 from towers.base.files import write_whole
 from towers.base.output import write_line
 from towers.base.reason import is_about_room
@@ -12,6 +11,7 @@ from towers.checkpoint.checkpoints import Checkpoints, Snapshot, take_snapshot
 from towers.checkpoint.history import HISTORY, History
 from towers.process.run_error import RunError
 from towers.session.session import Session
+from towers.tensorflow_v1 import tf
 from towers.warm_start.warm_start import load_values
 
 

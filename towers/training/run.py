@@ -11,7 +11,6 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
-from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
 from towers.base.best_metric import parse_best_metric
 from towers.base.output import write_line
@@ -34,6 +33,7 @@ from towers.session.validation_pass import ValidationPass
 from towers.settings.config import Config
 from towers.settings.table import common_to_workers
 from towers.settings.timetable import Timetable, build_timetable
+from towers.tensorflow_v1 import tf
 from towers.training.callbacks import Callback, Callbacks
 from towers.training.fitting import recall_accumulate, take_in_more
 from towers.training.keeper import Keeper, Standing

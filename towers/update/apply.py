@@ -3,7 +3,6 @@
 import contextlib
 from typing import ContextManager, Optional, Sequence, Union
 
-from tensorflow_v1 import Operation, Optimizer, Tensor, replaced, tf
 from towers.base.collector import uncollected
 from towers.graph.walk import find_needed
 from towers.graph.writes import check_once, check_replicated, check_updates, find_step_writes
@@ -12,6 +11,7 @@ from towers.placement.host import HOST
 from towers.placement.replicas import follow_writes, rounding_alike
 from towers.reduce.gradients import ReducedGradients
 from towers.reduce.rows import has_each_once
+from towers.tensorflow_v1 import Operation, Optimizer, Tensor, replaced, tf
 from towers.tower.precision import build_growth
 from towers.update.averages import Averages
 from towers.update.device_gate import DeviceGate, gates_on_device

@@ -15,11 +15,11 @@ so that a step pays nothing. A tower of its own measures a snapshot of the avera
 import contextlib
 from typing import Any, Dict, Iterator, List, NamedTuple
 
-from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.data.digest import DATA_TENSOR
 from towers.input.order import CARRY_TENSOR, ORDER_TENSOR, POINT_TENSOR
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 
 # Of a checkpoint with averages, holds their decay: a model may have averages of its own by the same
 # names, which validation does not use.

@@ -16,10 +16,10 @@ other updates wait for the gate on the host, see `guard`.
 import functools
 from typing import Any, ContextManager, Dict, List, Sequence, Tuple
 
-from tensorflow_v1 import Optimizer, Tensor, replaced, select, tf
 from towers.graph.writes import Write
 from towers.placement.host import HOST, is_gpu
 from towers.reduce.gradients import ReducedGradients
+from towers.tensorflow_v1 import Optimizer, Tensor, replaced, select, tf
 from towers.update.finite import find_units, sum_units
 from towers.update.groups import Group
 

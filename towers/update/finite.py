@@ -12,10 +12,10 @@ Where an all-reduce has packed gradients, its buffers are summed and not their p
 import functools
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from tensorflow_v1 import DType, Tensor, tf
 from towers.graph.ordered_sum import add_all
 from towers.placement.host import HOST, is_gpu
 from towers.placement.packing import pack
+from towers.tensorflow_v1 import DType, Tensor, tf
 
 # Copying a larger tensor takes longer than the ops that it saves.
 _LARGEST_PACKED_BYTES = 16000000

@@ -15,11 +15,11 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from tensorflow_v1 import Optimizer, Tensor, replaced, tf
 from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 from towers.placement.host import HOST
 from towers.placement.patterns import choose, shorten
+from towers.tensorflow_v1 import Optimizer, Tensor, replaced, tf
 
 # A learning rate that never changes is a float.
 Rate = Union[float, Tensor]

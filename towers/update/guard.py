@@ -10,10 +10,10 @@ since the weights are unchanged, and random ops are tied to the step, it gets th
 
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
-from tensorflow_v1 import Tensor, tf
 from towers.graph.writes import StepWrites
 from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
+from towers.tensorflow_v1 import Tensor, tf
 from towers.update.finite import build_all_finite
 
 

@@ -7,10 +7,10 @@
 import math
 from typing import Any, Union
 
-from tensorflow_v1 import tf
 from towers.input.plan import Plan
 from towers.placement.counters import get_scalar
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import tf
 
 
 def build_learning_rate(config: Any, plan: Plan, examples_seen: Any) -> Union[float, Any]:

@@ -9,12 +9,12 @@ An optimizer of somebody's own may make variables in `apply_gradients` instead, 
 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from tensorflow_v1 import Optimizer, Tensor, Variable, import_placed, replaced, tf
 from towers.base.usage_error import UsageError
 from towers.graph.source import format_op
 from towers.graph.walk import find_needed, sort
 from towers.placement.replicas import IS_REPLICA, REPLICAS
 from towers.reduce.gradients import ReducedGradients
+from towers.tensorflow_v1 import Optimizer, Tensor, Variable, import_placed, replaced, tf
 
 
 def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:

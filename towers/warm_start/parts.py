@@ -4,7 +4,7 @@ from typing import Iterable, NamedTuple, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Variable, tf
+from towers.tensorflow_v1 import Variable, tf
 
 
 class Tensor(NamedTuple):

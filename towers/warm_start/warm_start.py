@@ -11,8 +11,8 @@ from typing import Dict, Iterable, List, Optional, Set, Tuple, Union
 
 import numpy as np
 
-from tensorflow_v1 import Session, Tensor, Variable, tf
 from towers.graph.walk import find_needed
+from towers.tensorflow_v1 import Session, Tensor, Variable, tf
 from towers.warm_start.matching import InitFrom, Matches, init_from, match
 from towers.warm_start.parts import Part, find_part
 from towers.warm_start.weights_file import Info, check_weights, open_weights

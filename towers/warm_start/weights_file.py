@@ -12,11 +12,11 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from towers.base.files import name_other_kind, open_regular
 from towers.base.paths import check_local_path
 from towers.base.sums import INDEX, check_sums
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
 from towers.update.averages import NOT_VARIABLES
 
 _DATA = '.data-'

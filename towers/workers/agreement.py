@@ -8,9 +8,9 @@ import hashlib
 import json
 from typing import Any, Dict, Mapping, Sequence
 
-from tensorflow_v1 import Graph, tf
 from towers.base.usage_error import UsageError, first_few
 from towers.placement.cluster import Cluster
+from towers.tensorflow_v1 import Graph, tf
 
 
 def check_alike(cluster: Cluster, what: str, facts: Sequence[Mapping[str, Any]], fix: str) -> None:

@@ -13,7 +13,6 @@ import resource
 import socket
 from typing import Any, Iterator, List, Mapping, Optional
 
-from tensorflow_v1 import Graph, ServerSession, Session, tf
 from towers.annexes import load as load_annex
 from towers.base.output import write_line
 from towers.base.reason import find_reason
@@ -25,6 +24,7 @@ from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
 from towers.process.run_error import WorkerGone
 from towers.process.startup import Startup
+from towers.tensorflow_v1 import Graph, ServerSession, Session, tf
 from towers.workers.agreement import check_alike, find_facts
 from towers.workers.peers import Peers
 

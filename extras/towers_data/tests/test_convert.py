@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import test_image_folder
-from tensorflow_v1 import tf
 from test_cifar import write as write_cifar
 from test_npy_folder import write as write_npy
 from tests.data.pictures import damage, jpegs, take
@@ -19,6 +18,7 @@ from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.formats.tfrecord import load_index
+from towers.tensorflow_v1 import tf
 from towers_data import make_sample
 from towers_data.convert import convert, main
 from towers_data.make_sample import write_idx

@@ -8,7 +8,6 @@ import zlib
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.data.pictures import FORMAT, List, decode, jpegs, picture, take, write_tfrecords
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
@@ -16,6 +15,7 @@ from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import Records, load_index
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
+from towers.tensorflow_v1 import tf
 from towers_data import encoded_images
 from towers_data.encoded_images import ImageSource, encoded_examples
 from towers_data.labelled_example import decode_labelled, encode_example

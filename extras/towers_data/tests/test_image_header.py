@@ -2,9 +2,9 @@
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.data.pictures import jpegs, picture
 from towers.data.formats.png import encode_png
+from towers.tensorflow_v1 import tf
 from towers_data.image_header import ImageHeader, check_is_whole, read_image_header
 
 

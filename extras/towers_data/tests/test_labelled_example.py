@@ -4,7 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 from towers_data.labelled_example import decode_example, encode_example
 
 features = st.dictionaries(st.text(max_size=20),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 from towers_data.windows import NUM_DRAWS, choose_central_windows, choose_random_windows, mirror
 
 

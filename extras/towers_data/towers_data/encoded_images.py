@@ -99,7 +99,7 @@ class _Reader(NamedTuple):
 
   def _read_chunk(self, indices, epoch):
     """Reads images and chooses their windows; returns columns of what `_decode` takes."""
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     images, labels, sizes, is_read = tf.numpy_function(
         self._read_and_check, [indices], [tf.string, tf.int32, tf.int32, tf.bool])
     for tensor in (images, labels, is_read):
@@ -140,7 +140,7 @@ class _Reader(NamedTuple):
 
   def _stand_in(self, index, image, *_):
     """Reports an image that was read and cannot be decoded; returns a blank example."""
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     is_good = build_report(lambda index, image: self._report(index, diagnose(image)), index, image)
     size, channels = self.format.size, self.format.channels
     blank = tf.zeros([size, size, channels], tf.uint8)
@@ -156,7 +156,7 @@ class _Reader(NamedTuple):
 
 def _decode_image(content, window, format, augment, draws):
   """Returns the window of an encoded image, `[size, size, channels]` uint8; fails if damaged."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
 
   def decode_png():
     image = tf.image.decode_png(content, channels=format.channels)

@@ -99,7 +99,7 @@ def _only_good(examples, good):
     raise UsageError(f'{examples.name}: no label is in range, so there is nothing to read.')
 
   def parse_batch(indices, *tensors):
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
     return examples.parse_batch(tf.gather(tensors[-1], indices), *tensors[:-1])
 
   return examples._replace(num_examples=len(good), parse_batch=parse_batch,

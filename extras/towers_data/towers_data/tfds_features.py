@@ -152,7 +152,7 @@ def parse_record(record: Any, features: Features) -> Dict[str, Any]:
     record: a scalar string tensor.
     features: of all records.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   flat = flatten_features(features)
   stored = tf.io.parse_single_example(
       record, {path: _stored_as(feature) for path, feature in flat.items()})
@@ -166,7 +166,7 @@ def parse_record(record: Any, features: Features) -> Dict[str, Any]:
 
 def _stored_as(feature):
   """Returns how a feature is parsed from a record."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   if feature.kind in ('Image', 'Text') or feature.encoding != 'none':
     return tf.io.FixedLenFeature([], tf.string)
   dtype = tf.int64 if feature.dtype in _INTS else (
@@ -177,7 +177,7 @@ def _stored_as(feature):
 
 
 def _decode(feature, stored):
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   if feature.kind == 'Image':
     return _decode_image(feature, stored)
   dtype = tf.as_dtype(feature.dtype)
@@ -194,7 +194,7 @@ def _decode(feature, stored):
 
 
 def _decode_image(feature, content):
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   channels = feature.shape[-1]
   # The accurate transform gives the same pixels in every version of libjpeg.
   image = tf.cond(

@@ -25,7 +25,7 @@ def choose_central_windows(sizes: Any, image_size: int) -> Any:
   They are 0.875 of the shorter side, but no smaller than `image_size`, what they are resized to,
   if the image has so many pixels. Sizes are heights and widths, int32 `[images, 2]`.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   shorter = tf.reduce_min(sizes, 1, keepdims=True)
   sides = tf.cast(tf.round(tf.cast(shorter, tf.float32) * _CENTRAL_SHARE), tf.int32)
   sides = tf.maximum(tf.maximum(sides, tf.minimum(shorter, image_size)), 1)
@@ -42,7 +42,7 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
     sizes: heights and widths, int32 `[images, 2]`.
     draws: uniform in [0, 1), float32 `[images, at least 40]`.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   area, aspect, y, x = tf.unstack(tf.reshape(draws[:, :4 * _TRIES], [-1, 4, _TRIES]), axis=1)
   pixels = tf.cast(tf.reduce_prod(sizes, 1, keepdims=True), tf.float32)
   area = pixels * (_MIN_AREA + (1 - _MIN_AREA) * area)
@@ -67,5 +67,5 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
 def mirror(image: Any, draw: Any) -> Any:
   """Returns an image `[height, width, channels]`, mirrored if `draw`, of [0, 1), is below a half.
   """
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   return tf.cond(draw < 0.5, lambda: tf.reverse(image, [1]), lambda: image)

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import find_ports
 from towers.placement.cluster import Cluster, Token, is_loopback
+from towers.tensorflow_v1 import tf
 from towers.workers.worker import Worker
 from towers_launch import loopback
 

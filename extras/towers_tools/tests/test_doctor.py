@@ -48,7 +48,7 @@ def test_the_examination_ends_with_the_number_of_faults(monkeypatch, answer, is_
 
 
 def test_a_tensorflow_that_cannot_be_imported_is_a_finding_and_ends_with_code_1():
-  code = ('import sys\nsys.modules["tensorflow_v1"] = None\nimport main\n'
+  code = ('import sys\nsys.modules["towers.tensorflow_v1"] = None\nimport main\n'
           'sys.exit(main.main(["main.py", "--doctor"]))')
   done = run_python('-c', code)
   assert done.returncode == 1 and done.stderr == ''

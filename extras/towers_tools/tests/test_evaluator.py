@@ -5,11 +5,11 @@ import json
 import pytest
 
 import main
-from tensorflow_v1 import tf
 from tests.harness import faults
 from towers.base.json_files import seal
 from towers.checkpoint.files import list_steps
 from towers.checkpoint.history import HISTORY, History
+from towers.tensorflow_v1 import tf
 from towers_tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 
 FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',

@@ -5,8 +5,8 @@ import functools
 import pytest
 
 import towers
-from tensorflow_v1 import StagingArea, tf
 from tests.harness import small
+from towers.tensorflow_v1 import StagingArea, tf
 
 NUM_TOWERS = 3
 

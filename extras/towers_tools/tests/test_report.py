@@ -143,7 +143,7 @@ def a_run(**changes):
 
 
 # Runs are compared where there is no TensorFlow too.
-COMPARE = ('import sys, tests; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
+COMPARE = ('import sys, tests; sys.modules["tensorflow"] = None; '
            'from towers_tools.page import main; sys.exit(main(sys.argv[1:]))')
 
 

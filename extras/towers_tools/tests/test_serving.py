@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.cli.command_line import main as command_line
 from towers.settings.config import Config
+from towers.tensorflow_v1 import tf
 from towers_tools.serving.export import open_checkpoint, open_export
 from towers_tools.serving.model import build_serving
 from towers_tools.trials.fingerprint import fingerprint
@@ -160,7 +160,7 @@ def test_a_net_on_arrays_is_served_what_they_are_decoded_from(tmp_path):
 NETS = """
 import numpy as np
 import towers
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 x = np.random.RandomState(0).uniform(size=[60, 4]).astype(np.float32)
 labels = (x.sum(1) > 2).astype(np.int32)
 

@@ -7,11 +7,11 @@ import pytest
 
 import main
 import towers
-from tensorflow_v1 import tf
 from tests.harness import faults, small
 from tests.training.reporting import test_summaries
 from towers.base.usage_error import UsageError
 from towers.settings.timetable import parse_trace_steps
+from towers.tensorflow_v1 import tf
 from towers_tools.timeline import Event, find_lane, format_trace
 
 

@@ -81,7 +81,7 @@ def check_machine() -> Finding:
 def check_import() -> Finding:
   """Imports TensorFlow, and returns its version or why the import fails."""
   try:
-    from tensorflow_v1 import tf
+    from towers.tensorflow_v1 import tf
   except UsageError as error:
     return Finding('FAULT', str(error))
   except Exception as error:  # A broken installation may raise anything.
@@ -94,7 +94,7 @@ def check_packages(build: Build) -> List[Finding]:
   """Returns notes about packages that do not fit this TensorFlow."""
   import numpy
 
-  from tensorflow_v1 import load_keras
+  from towers.tensorflow_v1 import load_keras
   findings = []
   major, minor = map(int, numpy.__version__.split('.')[:2])
   if build.version.startswith('1.14') and (major, minor) > (1, 16):
@@ -141,10 +141,10 @@ def _train(devices):
   """Returns the loss of a small model after 20 steps on staged towers."""
   import numpy as np
 
-  from tensorflow_v1 import tf
   from towers.data import from_arrays
   from towers.placement.workers import Workers
   from towers.program import Program
+  from towers.tensorflow_v1 import tf
 
   random = np.random.RandomState(0)
   points = random.randn(100, 4).astype(np.float32)

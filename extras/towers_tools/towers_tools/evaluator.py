@@ -12,7 +12,6 @@ import os
 import time
 from typing import Dict, List, Optional
 
-from tensorflow_v1 import tf
 from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
@@ -26,6 +25,7 @@ from towers.process.startup import Startup
 from towers.session.session import Session
 from towers.session.validation_pass import format_means
 from towers.settings.config import Config
+from towers.tensorflow_v1 import tf
 from towers.training_graph import TrainingGraph
 from towers.whole import find_numbers
 

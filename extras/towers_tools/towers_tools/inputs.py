@@ -16,10 +16,10 @@ graph does not show them.
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
-from tensorflow_v1 import Operation, Tensor, tf
 from towers.graph.source import format_op
 from towers.graph.walk import find_needed
 from towers.input.pipeline import GET_NEXTS
+from towers.tensorflow_v1 import Operation, Tensor, tf
 
 _TAKES = GET_NEXTS + (
     'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage', 'OrderedMapUnstage', 'QueueDequeueV2',

@@ -9,13 +9,13 @@
 import time
 from typing import Dict, Optional
 
-from tensorflow_v1 import tf
 from towers.base.cores import count_cores
 from towers.base.output import write_line
 from towers.data import Examples
 from towers.input.pipeline import INPUT_MODES, build_inputs
 from towers.input.plan import build_plan
 from towers.placement.devices import Devices, build_session_config
+from towers.tensorflow_v1 import tf
 
 _WARM_UP_BATCHES = 5
 _SECONDS = 3.0

@@ -96,7 +96,7 @@ def find_versions() -> Dict[str, str]:
   """Returns the versions of TensorFlow, Python and numpy, and where, when and how it began."""
   import numpy
 
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   return dict(TensorFlow=tf.__version__, Python=platform.python_version(), numpy=numpy.__version__,
               system=f'{platform.platform()}, {count_cores()} cores', host=platform.node(),
               date=time.strftime('%Y-%m-%d %H:%M'), command=' '.join(map(shlex.quote, sys.argv)))

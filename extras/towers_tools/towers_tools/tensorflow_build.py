@@ -29,7 +29,7 @@ class Build(NamedTuple):
 
 def find_build() -> Build:
   """Returns the build of the installed TensorFlow, which must be imported already."""
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   if not tf.test.is_built_with_cuda():
     return Build(tf.__version__, cuda=None)
   if not hasattr(tf.sysconfig, 'get_build_info'):

@@ -16,10 +16,10 @@ import re
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
-from tensorflow_v1 import tf
 from towers.base.files import write_whole
 from towers.base.output import write_line
 from towers.session.steps import Steps
+from towers.tensorflow_v1 import tf
 from towers.training.callbacks import Callback
 
 # In the order in which a batch passes them; then come the towers.

@@ -1,7 +1,7 @@
 """Models that compare examples or keep some of them."""
 
-from tensorflow_v1 import tf
 from tests.coupling.zoo.parts import XY, arrays, case, ce, contrib, dense, state, update
+from towers.tensorflow_v1 import tf
 
 
 def emb(b, d=4):

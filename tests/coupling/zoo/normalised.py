@@ -1,7 +1,7 @@
 """Models that normalise."""
 
-from tensorflow_v1 import tf
 from tests.coupling.zoo.parts import IM, XY, case, ce, contrib, conv, dense, layers, state, update
+from towers.tensorflow_v1 import tf
 
 
 def _sn(w, late):

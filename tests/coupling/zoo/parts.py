@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 import numpy as np
 
 import towers
-from tensorflow_v1 import tf
+from towers.tensorflow_v1 import tf
 
 contrib = layers = None
 if tf.__version__.startswith('1.'):

@@ -1,8 +1,8 @@
 """Models that compute on sequences, in loops, or draw."""
 
 import towers
-from tensorflow_v1 import tf
 from tests.coupling.zoo.parts import SEQ, XY, by_rows, case, ce, contrib, dense, update
+from towers.tensorflow_v1 import tf
 
 
 @case('exact', SEQ)

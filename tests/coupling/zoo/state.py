@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from tests.coupling.zoo.parts import XY, by_rows, case, ce, dense, layers, state, update
+from towers.tensorflow_v1 import tf
 
 
 @case('coupled', XY)

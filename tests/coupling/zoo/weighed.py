@@ -1,8 +1,8 @@
 """Models that divide by, or choose by, what the batch holds."""
 
 import towers
-from tensorflow_v1 import tf
 from tests.coupling.zoo.parts import XY, arrays, case, ce, dense
+from towers.tensorflow_v1 import tf
 
 
 def marked(b):

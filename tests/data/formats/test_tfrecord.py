@@ -8,13 +8,13 @@ import struct
 import pytest
 
 import towers.data.formats.tfrecord
-from tensorflow_v1 import tf
 from tests.data.pictures import damage
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.crc32c import find_masked_crc
 from towers.data.formats.tfrecord import Records, load_index, write_record
 from towers.data.records import check_damage
+from towers.tensorflow_v1 import tf
 
 PAYLOADS = [b'first', b'', b'x' * 1000, b'fourth', bytes(range(256)) * 300]
 OFFSETS = [0, 21, 37, 1053, 1075]

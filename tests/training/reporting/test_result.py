@@ -5,9 +5,9 @@ import types
 import pytest
 
 import towers
-from tensorflow_v1 import tf
 from tests.harness import faults, small
 from towers.process.run_error import RunError
+from towers.tensorflow_v1 import tf
 from towers.training.reporting.result import advise, write_result
 
 

@@ -28,7 +28,7 @@ def _find_types(kind) -> Tuple[Any, Any]:
   """Returns the class of a kind, and the error of one that is damaged; to look is half the cost."""
   from google.protobuf.message import DecodeError
 
-  from tensorflow_v1 import tf
+  from towers.tensorflow_v1 import tf
   return getattr(tf.train, kind), DecodeError
 
 

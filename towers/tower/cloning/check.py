@@ -8,9 +8,9 @@
 import itertools
 from typing import Any, Collection, Dict, Iterable, Set
 
-from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import walk_called
+from towers.tensorflow_v1 import tf
 from towers.tower.cloning.names import get_op_name, reach_back
 
 _FIX = 'Build with tower_build=reuse.'

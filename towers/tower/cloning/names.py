@@ -12,7 +12,7 @@ name of a tensor outside, the importer would replace both; if two ops had one na
 import re
 from typing import Any, Collection, Dict, Iterable, Set
 
-from tensorflow_v1 import Tensor
+from towers.tensorflow_v1 import Tensor
 
 
 class Names:

@@ -16,11 +16,11 @@ needs: updates of moving averages, penalties, summaries. It also leaves out repe
 
 from typing import Any, Dict, Hashable, Iterable, List
 
-from tensorflow_v1 import import_placed, tf
 from towers.input.batch import Batch
 from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.randomness import is_random, seed_nodes
 from towers.placement.variables import VariableStore
+from towers.tensorflow_v1 import import_placed, tf
 from towers.tower.cloning.check import check_scope, check_state
 from towers.tower.cloning.names import get_op_name, reach_back
 from towers.tower.cloning.pattern_graph import PatternGraph

@@ -5,8 +5,8 @@ Shapes that are known become constants, and equal constants are merged.
 
 from typing import Any, Dict, List, Sequence, Set
 
-from tensorflow_v1 import tf
 from towers.input.batch import Batch
+from towers.tensorflow_v1 import tf
 from towers.tower.cloning.names import Names, get_op_name
 
 

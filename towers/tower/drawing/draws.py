@@ -34,7 +34,6 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from tensorflow_v1 import Operation, Tensor, replaced, tf
 from towers.base.usage_error import UsageError
 from towers.graph.source import format_op
 from towers.graph.walk import find_dependents, find_loops, find_taken_apart
@@ -43,6 +42,7 @@ from towers.input.cut import leading_size
 from towers.placement import philox, randomness
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
+from towers.tensorflow_v1 import Operation, Tensor, replaced, tf
 from towers.tower.drawing.layouts import Layout, Layouts, find_layouts, guess_layout, is_clear
 
 # Numbers that 1.14 may draw for a global batch: 256 MB.

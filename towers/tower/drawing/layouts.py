@@ -23,10 +23,10 @@ it takes apart.
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import Operation, Tensor, tf
 from towers.graph.resized import copy_resized, find_outer, list_grown
 from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart
 from towers.input.batch import Batch
+from towers.tensorflow_v1 import Operation, Tensor, tf
 
 # Primes that no model has: of rows, of other axes of any size, and of what a mask keeps.
 _ROWS, _ANY, _KEPT = 1013, 23, 1000003

@@ -17,8 +17,8 @@ from typing import Dict, Iterable, Set
 
 import numpy as np
 
-from tensorflow_v1 import Operation, Tensor, tf
 from towers.graph.walk import find_loops, find_needed, sort
+from towers.tensorflow_v1 import Operation, Tensor, tf
 from towers.tower.all_towers import SUMS
 from towers.tower.recomputing.segments import Activation
 

@@ -19,10 +19,10 @@ import functools
 import logging
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Union
 
-from tensorflow_v1 import Operation, Tensor, import_placed, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed, list_ops
 from towers.placement.patterns import shorten
+from towers.tensorflow_v1 import Operation, Tensor, import_placed, tf
 from towers.tower.recomputing import segments
 from towers.tower.recomputing.activations import Passes
 from towers.tower.recomputing.ends import find_ends

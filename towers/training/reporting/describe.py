@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from tensorflow_v1 import tf
 from towers.graph.sizes import format_bytes
 from towers.input.plan import Plan
 from towers.placement.collectives import AllReduce
 from towers.placement.devices import compiles_by_default
 from towers.placement.variables import format_device_table
 from towers.reduce.rows import RowSlots
+from towers.tensorflow_v1 import tf
 from towers.tower.precision import Precision
 from towers.training_graph import TrainingGraph
 

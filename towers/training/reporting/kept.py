@@ -4,13 +4,13 @@ import dataclasses
 import textwrap
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
 from towers.checkpoint.history import History
 from towers.process.startup import Startup
 from towers.session.steps import Steps
 from towers.settings.config import Config
 from towers.settings.timetable import build_interval, parse_trace_steps
+from towers.tensorflow_v1 import tf
 from towers.training.callbacks import Callback
 from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
 from towers.training.reporting.progress import Progress

@@ -25,7 +25,7 @@ def build_result(steps: Any, progress: Any, end: Any, *, trained: Dict[str, floa
     examples_seen: in all steps, those before a resume included.
     started: time.monotonic() when the process began.
   """
-  from tensorflow_v1 import count_compiled, tf
+  from towers.tensorflow_v1 import count_compiled, tf
   program = steps.program
   all_reduce = program.gradients.all_reduce
   return dict(

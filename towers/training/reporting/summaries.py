@@ -21,9 +21,9 @@ import socket
 import time
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
-from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.data.formats.tfrecord import write_record
+from towers.tensorflow_v1 import tf
 from towers.training.reporting.metric_samples import MetricWriter
 
 # From this version of the format on, TensorBoard heeds SessionLog.START.

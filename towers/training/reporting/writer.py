@@ -4,9 +4,9 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.data.formats.png import encode_png
+from towers.tensorflow_v1 import tf
 from towers.training.reporting.summaries import Summaries, text_value
 
 _NUM_BINS = 30

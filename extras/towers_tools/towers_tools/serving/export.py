@@ -15,7 +15,6 @@ import functools
 import os
 from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
 
-from tensorflow_v1 import tf
 from towers.base.files import folder_aside
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason, is_about_room
@@ -25,6 +24,7 @@ from towers.checkpoint.weights import find_best, restore_weights
 from towers.data import Examples
 from towers.process.run_error import RunError
 from towers.session.serving import Predict, choose_parts
+from towers.tensorflow_v1 import tf
 from towers_tools.serving.model import Serving, build_serving, read_types
 
 _KEY = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY

@@ -7,7 +7,6 @@
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
-from tensorflow_v1 import DType, Tensor, tf
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data import Examples
@@ -16,6 +15,7 @@ from towers.graph.walk import find_needed
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.session.serving import Predict, choose_parts, name_function, name_op, name_outputs
+from towers.tensorflow_v1 import DType, Tensor, tf
 
 
 class ExampleType(NamedTuple):

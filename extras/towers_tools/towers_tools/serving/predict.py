@@ -15,7 +15,6 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Session, tf
 from towers.annexes import load as load_annex
 from towers.base.files import name_other_kind, write_whole
 from towers.base.output import write
@@ -23,6 +22,7 @@ from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.process.run_error import RunError
 from towers.settings.config import Config
+from towers.tensorflow_v1 import Session, tf
 from towers_tools.serving.export import open_checkpoint, open_export, session_config
 from towers_tools.serving.model import Serving
 

@@ -17,7 +17,7 @@ from towers.settings.config import Config
 from towers.settings.setting import is_function
 from towers_tools.trials.timed_trial import LEFT_OUT, ROOT
 
-_SOURCE = ('models', 'staging', 'tensorflow_v1', 'towers')
+_SOURCE = ('models', 'staging', 'towers')
 # Neither speed nor losses of the first steps depend on these settings.
 _IRRELEVANT = set(LEFT_OUT) - {'validation'} | {
     'steps', 'result_file', 'validate_every', 'checkpoint_every', 'keep_checkpoints',

@@ -4,8 +4,8 @@ from typing import Optional
 
 from tensorflow.python.ops import collective_ops
 
-from tensorflow_v1.load import IS_1
-from tensorflow_v1.types import Tensor
+from towers.tensorflow_v1.load import IS_1
+from towers.tensorflow_v1.types import Tensor
 
 # Whether an all-reduce can sum float16 and bfloat16.
 SUMS_16_BITS = not IS_1

@@ -4,8 +4,8 @@ from typing import Any, Callable, Optional
 
 from tensorflow.python.data.ops import dataset_ops
 
-from tensorflow_v1.load import IS_1, tf
-from tensorflow_v1.types import Dataset, Graph, Operation, Tensor
+from towers.tensorflow_v1.load import IS_1, tf
+from towers.tensorflow_v1.types import Dataset, Graph, Operation, Tensor
 
 if IS_1:
   from tensorflow.python.data.experimental.ops import batching

@@ -6,9 +6,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 from tensorflow.python.framework import importer
 from tensorflow.python.util import tf_stack
 
-from tensorflow_v1.load import IS_1, tf
-from tensorflow_v1.ops import replaced
-from tensorflow_v1.types import Tensor
+from towers.tensorflow_v1.load import IS_1, tf
+from towers.tensorflow_v1.ops import replaced
+from towers.tensorflow_v1.types import Tensor
 
 if IS_1:
   from tensorflow.python import pywrap_tensorflow

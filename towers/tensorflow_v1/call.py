@@ -5,8 +5,8 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from tensorflow.core.protobuf import config_pb2
 
-from tensorflow_v1.load import tf
-from tensorflow_v1.types import Session
+from towers.tensorflow_v1.load import tf
+from towers.tensorflow_v1.types import Session
 
 
 class Call:

@@ -1,18 +1,18 @@
 """TensorFlow as every file here sees it: the 1.x graph API, silent, the same on 1.14 and 2.x.
 
-  from tensorflow_v1 import StagingArea, Tensor, tf
+  from towers.tensorflow_v1 import StagingArea, Tensor, tf
 
 Only this folder imports TensorFlow, so all differences between the two targets are here.
 """
 
 # Before all others, which import parts of TensorFlow.
-from tensorflow_v1.load import StagingArea, load_keras, tf
+from towers.tensorflow_v1.load import StagingArea, load_keras, tf
 
 # isort: split
-from tensorflow_v1.call import Call
-from tensorflow_v1.collectives import SUMS_16_BITS, all_reduce, all_reduce_one_of, broadcast
-from tensorflow_v1.compiled_cache import count_compiled
-from tensorflow_v1.data_sets import (
+from towers.tensorflow_v1.call import Call
+from towers.tensorflow_v1.collectives import SUMS_16_BITS, all_reduce, all_reduce_one_of, broadcast
+from towers.tensorflow_v1.compiled_cache import count_compiled
+from towers.tensorflow_v1.data_sets import (
     as_written,
     copy_dataset,
     find_last_op,
@@ -24,7 +24,7 @@ from tensorflow_v1.data_sets import (
     unbatch,
     with_own_thread,
 )
-from tensorflow_v1.devices import (
+from towers.tensorflow_v1.devices import (
     SPINNING_HINDERS,
     compiles_on_cpus,
     get_compute_capabilities,
@@ -36,15 +36,15 @@ from tensorflow_v1.devices import (
     use_tf32,
     uses_persistent_batch_norm,
 )
-from tensorflow_v1.graph_import import import_placed
-from tensorflow_v1.ops import control_flow_v1, replaced, select, without_zeros
-from tensorflow_v1.sessions import (
+from towers.tensorflow_v1.graph_import import import_placed
+from towers.tensorflow_v1.ops import control_flow_v1, replaced, select, without_zeros
+from towers.tensorflow_v1.sessions import (
     CountedSession,
     ServerSession,
     before_each_run,
     private_session,
 )
-from tensorflow_v1.types import (
+from towers.tensorflow_v1.types import (
     RUN_ERRORS,
     Dataset,
     DType,

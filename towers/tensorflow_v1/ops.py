@@ -5,8 +5,8 @@ from typing import Any, Callable, ContextManager, Iterator, Tuple
 
 from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops
 
-from tensorflow_v1.load import IS_1, tf
-from tensorflow_v1.types import Operation, Tensor
+from towers.tensorflow_v1.load import IS_1, tf
+from towers.tensorflow_v1.types import Operation, Tensor
 
 if IS_1:
   from tensorflow.python.ops import control_flow_ops as control_flow_state

@@ -14,12 +14,12 @@ import sys
 import warnings
 from typing import Any, Dict, Iterator, Sequence
 
-from tensorflow_v1.compiled_cache import use_cache
 from towers.base.collector import uncollected
 from towers.base.default_signals import default_signals
 from towers.base.installed import check_environment, find_distributions, find_tensorflow
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
+from towers.tensorflow_v1.compiled_cache import use_cache
 
 # A machine with a GPU driver has one of these: Linux, WSL, Jetson, ROCm.
 _GPU_DRIVER_FILES = ('/dev/nvidiactl', '/dev/dxg', '/dev/nvhost-ctrl-gpu', '/dev/kfd')

@@ -7,7 +7,7 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 
 from tensorflow.python.client.session import tf_session
 
-from tensorflow_v1.load import CHOOSES_BATCH_NORM, IS_1, PERSISTENT_BATCH_NORM, tf
+from towers.tensorflow_v1.load import CHOOSES_BATCH_NORM, IS_1, PERSISTENT_BATCH_NORM, tf
 
 _XLA_ON_CPUS = (r'tf_xla_auto_jit=(?!-|0)', r'tf_xla_cpu_global_jit(?!=(false|0))')
 

@@ -8,7 +8,7 @@ not.
 
 from typing import Union
 
-from tensorflow_v1.load import tf
+from towers.tensorflow_v1.load import tf
 
 Dataset = tf.data.Dataset
 DType = tf.DType

@@ -2,8 +2,8 @@
 
 from typing import Any, Callable
 
-from tensorflow_v1.load import tf
-from tensorflow_v1.types import Graph, Session
+from towers.tensorflow_v1.load import tf
+from towers.tensorflow_v1.types import Graph, Session
 
 
 class CountedSession(tf.Session):
