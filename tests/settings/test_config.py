@@ -30,7 +30,9 @@ def test_a_value_that_a_setting_cannot_have_is_refused_by_name(name):
     wanted = f"choose one of {', '.join(setting.choices)}" if setting.choices else ''
     with pytest.raises(UsageError) as error:
       Config(**{name: value})
-    assert f'{name}={value}' in str(error.value) and wanted in str(error.value)
+    # A text in place of a number is quoted.
+    shown = value if wanted or not isinstance(value, str) else repr(value)
+    assert f'{name}={shown}' in str(error.value) and wanted in str(error.value)
 
 
 @pytest.mark.parametrize('settings, words', [

@@ -38,3 +38,14 @@ def test_nodes_are_imported_as_by_tensorflow_itself(around):
       return has_stack, {node.name: node for node in told.node}
 
   assert build(import_placed) == build(tf.import_graph_def)
+
+
+def test_what_an_import_takes_and_makes_can_be_fed():
+  with tf.Graph().as_default() as nodes:
+    tf.add(tf.placeholder(tf.float32, [2], 'given'), 1.0, 'more')
+  with tf.Graph().as_default(), tf.Session() as session:
+    value = tf.identity([3.0, 4.0])
+    more, = import_placed(nodes.as_graph_def(), name='clone', input_map={'given': value},
+                          return_elements=['more:0'])
+    assert session.run(more, {value: [1.0, 2.0]}).tolist() == [2.0, 3.0]
+    assert session.run(more * 2, {more: [1.0, 2.0]}).tolist() == [2.0, 4.0]

@@ -170,9 +170,9 @@ def test_a_resumed_run_remembers_what_fits_in_any_shape(num_towers, expected, tm
     calls.append(count)
 
   train(build(short_of_memory(lacks), num_towers=num_towers), tmp_path, steps=2)
-  # What measures the model before the first step takes its rows twice.
+  # What measures the model before the first step gives one tower a few rows of two parts.
   share = -(-BATCH // expected // num_towers)
-  assert share in calls and max(calls) <= 2 * share
+  assert share in calls and max(calls) <= 2 * share + 1
   assert f'a step takes {expected} micro-batch' in capsys.readouterr().out
 
 

@@ -276,7 +276,7 @@ def averaging(batch, is_training):
 
 def test_what_cannot_be_averaged_is_refused_by_name():
   for decay in (0, 1.5, float('nan'), '0.9'):
-    message = f'average_weights={decay}: it must be (above 0 and below 1|a )'
+    message = f'average_weights={decay!r}: it must be (above 0 and below 1|a )'
     with pytest.raises(UsageError, match=message):
       small.program(average_weights=decay)
   for model, message in ((halves, 'half is of float16'), (

@@ -38,10 +38,11 @@ from towers.training.callbacks import Callback, Callbacks
 from towers.training.fitting import recall_accumulate, take_in_more
 from towers.training.keeper import Keeper, Standing
 from towers.training.loop import Loop
+from towers.training.reporting.advice import advise
 from towers.training.reporting.describe import describe_run
 from towers.training.reporting.kept import build_callbacks
 from towers.training.reporting.progress import Progress
-from towers.training.reporting.result import advise, build_result, format_result, write_result
+from towers.training.reporting.result import build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
 from towers.training_graph import TrainingGraph
 from towers.workers.worker import Worker, join_workers

@@ -8,7 +8,8 @@ import towers
 from tests.harness import faults, small
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf
-from towers.training.reporting.result import advise, write_result
+from towers.training.reporting.advice import advise
+from towers.training.reporting.result import write_result
 
 
 @pytest.mark.parametrize('settings, changes, words', [
