@@ -99,6 +99,15 @@ def test_dropout_agrees_and_a_fault_beside_it_is_named():
   assert find_line('# THE LINE TO BLAME') in cause
 
 
+def test_draws_of_batches_of_one_size_agree_in_every_step():
+  # For each of them the model is called beside.
+  def model(batch, is_training):
+    return tf.reduce_mean(tf.square(small.dense(tf.nn.dropout(batch[0], rate=0.5), 4, 'd')))
+
+  report = check(model, small.random_examples(12), num_towers=2, batch_size=6)
+  assert report.agrees, report.format()
+
+
 @pytest.mark.nightly
 def test_random_ops_with_a_state_are_named_and_the_rest_agrees_without_them(capsys):
   def model(batch, is_training):

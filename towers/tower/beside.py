@@ -17,6 +17,7 @@ def opened_beside(tower: Tower) -> Iterator[Tuple[Tower, Any]]:
 
   It draws what the other draws in the first step. Raises what the model raises on other rows.
   """
+  tower.call_beside.cache_clear()  # What is added to the graph below is added once.
   graph, batch, returned, draws = tower.call_beside()
   config = tf.ConfigProto(device_count={'GPU': 0})
   config.graph_options.rewrite_options.disable_meta_optimizer = True  # For a few small runs.
