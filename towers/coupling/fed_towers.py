@@ -134,9 +134,11 @@ class FedTowers:
     place = self.towers[0].batch.place
     return 1 if place is None else int(np.gcd(place.multiple, _BLOCK))
 
-  def list_writes(self) -> List[Any]:
-    """Returns the writes that depend on the batch, but for those of moving averages."""
-    return [write for write in self.writes if not all(map(is_moving_average, write.variables))]
+  def list_writes(self, measured: bool = True) -> List[Any]:
+    """Returns the writes that depend on the batch, but for those of moving averages; `measured`: or
+    those alone of which nothing can be."""
+    return [write for write in self.writes if not all(map(is_moving_average, write.variables))
+            and (measured or not self._list_assigned(write))]
 
   def list_results(self, index: int) -> Dict[Tuple[str, str], Any]:
     """Returns what is fetched of a tower, by kind and name as in `Values`."""
@@ -162,7 +164,8 @@ class FedTowers:
   def _list_assigned(self, write):
     """Returns what a write assigns, where no other write comes before, no branch and no loop."""
     values = [value for value in write.op.inputs[1:] if value.dtype != tf.resource]
-    needed = sorted(find_needed(list_ops(values)), key=lambda op: op._id)
+    fed = {tensor.op for tensor in self._tensors[0]}
+    needed = sorted(find_needed(list_ops(values), without=fed), key=lambda op: op._id)
     written = {each.op for each in self._written.early + self._written.late}
     return [] if written.intersection(needed) or find_dead(needed) else values[-1:]
 

@@ -131,7 +131,8 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
         _check_filler(fed)
       if num_parts > 1:
         fed.check()
-        return _find_mixed(fed, num_parts, runs_per_epoch)
+        found = _find_mixed(fed, num_parts, runs_per_epoch)
+        return found or _describe_writes(fed.list_writes(measured=False))
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
