@@ -33,7 +33,8 @@ def giving_way(devices: Sequence[str]) -> Iterator[None]:
                      if not frame.obj.is_null_merge)
     if is_ours(innermost.filename):
       device = innermost.obj._device_name_or_function
-      return device if isinstance(device, str) else op.device
+      # TensorFlow's queues say 'CPU', which is no device of an op until it is written out.
+      return tf.DeviceSpec.from_string(device).to_string() if isinstance(device, str) else op.device
     named[op] = op.device
     return HOST if 'CPU' in op.device and is_gpu(devices[0]) else ''
 
