@@ -113,6 +113,8 @@ class _FormerName(types.ModuleType):
 
 
 sys.modules.setdefault('tensorflow_v1', _FormerName('tensorflow_v1'))
+if 'tensorflow' in sys.modules:  # So that 2.x builds graphs from the program's next line on.
+  importlib.import_module('towers.tensorflow_v1')
 
 
 def __getattr__(name: str) -> Any:

@@ -179,11 +179,12 @@ def run_horovod(turns: Turns, net: str, batch_size: int, cycle_milliseconds: str
 def _open_keras(net, batch_size):
   """Returns TensorFlow in eager mode, the strategy, a function that builds the net, and the input.
   """
-  # towers.tensorflow_v1 would turn eager mode off; MultiWorkerMirroredStrategy needs Keras 2.
+  # towers would turn eager mode off where it is imported after TensorFlow;
+  # MultiWorkerMirroredStrategy needs Keras 2.
   os.environ['TF_USE_LEGACY_KERAS'] = '1'
-  import tensorflow as tf
+  from towers.placement.cluster import read_cluster  # isort: skip
 
-  from towers.placement.cluster import read_cluster
+  import tensorflow as tf
   cluster = read_cluster(os.environ)
   arrays = examples_of(net, cluster.rank, len(cluster.addresses))
   options = tf.distribute.experimental.CommunicationOptions(

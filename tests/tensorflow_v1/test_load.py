@@ -48,6 +48,12 @@ def test_a_ref_variable_is_refused_with_the_line_to_write():
                      optimizer=tf.train.AdamOptimizer())
 
 
+def test_a_program_makes_tensors_from_the_line_after_both_imports():
+  lines = output_of('-c', 'import tensorflow.compat.v1 as tf\nimport towers\n'
+                    'given = tf.placeholder(tf.float32, [], "given")\nprint(given.op.name)')
+  assert lines.splitlines()[-1] == 'given'
+
+
 def test_a_program_that_takes_tensorflow_by_a_former_name_goes_on_and_is_told_the_line():
   done = run_python('-c', 'import sys, towers\n'
                     'assert "tensorflow" not in sys.modules\n'
