@@ -33,6 +33,8 @@ from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
 from towers.tower.tower import Tower
 
 _BLOCK = 4  # The numbers of a block of the generator.
+# Ops whose gradients jump where their values turn.
+_JUMPING = ('Relu', 'Relu6', 'LeakyRelu', 'MaxPool', 'MaxPoolV2', 'Maximum', 'Minimum', 'Abs')
 
 Values = Dict[Tuple[str, str], List[Any]]
 """By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('losses',
@@ -118,6 +120,7 @@ class FedTowers:
                      if op.name.startswith(self.scope) and op.type.startswith('FusedBatchNorm')
                      and op.get_attr('is_training')]
     self._returned = [tensor for op in self.kernels for tensor in op.outputs[:3]]
+    self.jumps = any(op.type in _JUMPING for op in self.forward)
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.forward for tensor in op.outputs)
 

@@ -36,6 +36,8 @@ from towers.tower.tower import Tower
 _ROUNDING = {False: dict(sum=1e-4, gradient=1e-3, value=1e-3),
              True: dict(sum=1e-2, gradient=5e-2, value=5e-2)}
 _LEAST_GRADIENT = 1e-2  # Of the largest: gradients may cancel.
+# Where a ReLU turns, gradients before it jump: by some hundredths in a deep net.
+_JUMP = 5e-2
 _MOST = 2.0  # The largest share by which two values can differ.
 # What a kind of values is called, in order of what a warning names.
 _NAMES = {'sum': 'The model\'s {}', 'rows': 'The metric {}', 'gradient': 'The gradient of {}',
@@ -160,7 +162,7 @@ def _check_filler(fed) -> None:
   sides = Sides(shares[::3], shares[1:3])
   reference, other = fed.measure(sides)
   for gap in _find_gaps({key: values[:1] for key, values in reference.items() if key[0] == 'sum'},
-                        {key: values[:1] for key, values in other.items()}, fed.is_half):
+                        {key: values[:1] for key, values in other.items()}, fed):
     raise UsageError(f'{what} {_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} '
                      f'of itself{_locate(fed, sides, [gap])}: {_PAD_FIX}.')
 
@@ -262,10 +264,10 @@ def _try_out(fed, sides, runs_per_epoch) -> Tuple[Sides, List[Gap]]:
   for number, order in enumerate(orders):
     fed.order = order
     reference, other = fed.measure(sides)
-    gaps = _find_gaps(reference, other, fed.is_half)
+    gaps = _find_gaps(reference, other, fed)
     if gaps:
       shaken, _ = fed.measure(sides, shakes=True)
-      noises = {gap[1:3]: gap.times for gap in _find_gaps(reference, shaken, fed.is_half, least=0)}
+      noises = {gap[1:3]: gap.times for gap in _find_gaps(reference, shaken, fed, least=0)}
       sure = [gap for gap in gaps if noises.get(gap[1:3], 0.0) <= _NOISE_SHARE * gap.times]
       # Where a ReLU turns, gradients jump: then the rest is what can be measured.
       is_noisy = is_noisy or any(gap.kind != 'gradient' for gap in gaps if gap not in sure)
@@ -305,14 +307,16 @@ def _check_price(fed, what, seconds, runs_per_epoch) -> None:
                   f'{_LONG_SECONDS:g} s and a twentieth of an epoch\'s runs')
 
 
-def _find_gaps(reference, other, is_half, least=1.0) -> List[Gap]:
+def _find_gaps(reference, other, fed, least=1.0) -> List[Gap]:
   """Returns what differs by more than `least` times what rounding explains, as a warning names it:
   what the model returns before others, and the largest first."""
   pairs = {key: _join(key[0], values, other.get(key, [])) for key, values in reference.items()
            if key[0] not in ('losses', 'returned')}
   floors = {'sum': 0.0, 'gradient': _LEAST_GRADIENT * max(
       [find_norm(ours) for (kind, _), (ours, _) in pairs.items() if kind == 'gradient'] or [0.0])}
-  gaps, kinds, limits = [], list(_NAMES), _ROUNDING[is_half]
+  gaps, kinds, limits = [], list(_NAMES), dict(_ROUNDING[fed.is_half])
+  if fed.jumps:
+    limits['gradient'] = _JUMP
   for (kind, name), (ours, theirs) in pairs.items():
     if np.isfinite(ours).all():
       share = min(find_share(theirs, ours, floors.get(kind, LEAST)), _MOST)
