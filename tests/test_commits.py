@@ -16,18 +16,15 @@ def check(subject, tmp_path):
 
 
 @pytest.mark.parametrize('subject', [
-    'Feed two towers', 'docs: name the rooms', 'Process records in order', 'Feed ' + 'x' * 67])
-def test_an_imperative_subject_passes(subject, tmp_path):
+    'Feed two towers', 'docs: name the rooms', 'Speed up', 'Feed ' + 'x' * 67])
+def test_a_subject_passes(subject, tmp_path):
   done = check(subject, tmp_path)
   assert (done.returncode, done.stdout) == (0, '')
 
 
 @pytest.mark.parametrize('subject, fault', [
-    ('Fixed the guard', "begins with 'fixed', which is not imperative"),
-    ('test: names of moved files', "begins with 'names', which is not imperative"),
-    ('Adding a law', "begins with 'adding', which is not imperative"),
     ('Mend the guard.', 'ends with a full stop'),
-    ('docs: mend', 'is one word'), ('Feed ' + 'x' * 68, 'has 73 columns, and 72 is the most')])
+    ('Feed ' + 'x' * 68, 'has 73 columns, and 72 is the most')])
 def test_another_subject_is_refused_by_name(subject, fault, tmp_path):
   done = check(subject, tmp_path)
   assert done.returncode == 1 and f"the subject '{subject}' {fault}." in done.stdout
