@@ -8,7 +8,7 @@ trap : TERM
 # Jobs that share a node need different ports.
 port=$((20000 + SLURM_JOB_ID % 10000))
 # shellcheck disable=SC2086,SC2154  # A word for each host, from the script that starts this one.
-TF_CONFIG=$(python -m towers.launch.tf_config --index="$SLURM_PROCID" --port="$port" $hosts) &&
+TF_CONFIG=$(python -m towers tf_config --index="$SLURM_PROCID" --port="$port" $hosts) &&
   export TF_CONFIG &&
   python main.py "$@"
 code=$?

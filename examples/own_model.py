@@ -1,7 +1,7 @@
 """Your own model and data on two towers: it separates two spirals.
 
   python -m examples.own_model
-  python -m towers.launch --workers=2 -- python -m examples.own_model       the same, two workers
+  python -m towers launch --workers=2 -- python -m examples.own_model       the same, two workers
 """
 import numpy as np
 import tensorflow.compat.v1 as tf

@@ -86,7 +86,7 @@ def translate(command):
     return None  # The test of the reference runs it.
   if words[0] in ('kubectl', 'sbatch'):
     return None  # They need a cluster; tests/test_deploy.py shows what their files start.
-  if words[2:3] == ['towers.launch'] and '--' in words:
+  if words[2:4] == ['towers', 'launch'] and '--' in words:
     flags, command = words[1:words.index('--')], words[words.index('--') + 1:]
     launched = translate(' '.join(map(shlex.quote, command)))
     return launched and [sys.executable] + flags + ['--'] + launched
@@ -234,10 +234,10 @@ def test_prose_is_wrapped(name):
     assert len(line) <= 100 or line.startswith(('|', '!')), line
 
 
-PROGRAMS = [['main.py']] + [['-m', module] for module in (
-    'towers.data.convert', 'towers.training.reporting', 'towers.launch',
-    'towers.launch.tf_config', 'benchmarks.gpu', 'benchmarks.workers', 'benchmarks.input',
-    'benchmarks.step', 'benchmarks.predict', 'tests.chaos')]
+PROGRAMS = [['main.py']] + [['-m', *words.split()] for words in (
+    'towers convert', 'towers report', 'towers launch', 'towers tf_config', 'benchmarks.gpu',
+    'benchmarks.workers', 'benchmarks.input', 'benchmarks.step', 'benchmarks.predict',
+    'tests.chaos')]
 
 
 @pytest.mark.nightly

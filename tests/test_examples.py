@@ -50,8 +50,8 @@ def test_a_whole_run_resumes_and_reports(tmp_path):
 
 def launch_two(module):
   """Returns what two workers write to stdout."""
-  return output_of('-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable, '-m',
-                   module, timeout=200)
+  return output_of('-m', 'towers', 'launch', '--workers=2', '--restarts=0', '--', sys.executable,
+                   '-m', module, timeout=200)
 
 
 @pytest.mark.nightly

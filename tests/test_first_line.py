@@ -276,7 +276,7 @@ MISTAKE = 'towers.from_arrays([[0]], [0, 1])'
 OF_MISTAKE = 'towers: error: examples: array 0 of shape (1, 1) has 1 examples, and array 1 of shape'
 # Raised behind a context of the standard library.
 IN_MODEL = 'towers.Program(print, train=towers.from_arrays([0, 1]), batch_size=2, optimizer=print)'
-LAUNCH = ['-m', 'towers.launch', '--workers=2', '--restarts=3', '--', sys.executable]
+LAUNCH = ['-m', 'towers', 'launch', '--workers=2', '--restarts=3', '--', sys.executable]
 
 
 @pytest.mark.parametrize('start, line, code, words', [

@@ -41,7 +41,6 @@ ROOMS = [
     'towers.program',
     'towers.checks',
     'towers.training',
-    'towers.launch',
     'towers.cli',
     'towers.__main__',
     'main',

@@ -89,12 +89,12 @@ def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
 
 @pytest.mark.nightly
 def test_commands_of_an_annex_run_with_it_and_say_what_to_install_without(python):
-  for module in ('towers.launch', 'towers.launch.tf_config', 'towers.data.convert',
-                 'towers.data.convert.make_sample', 'towers.training.reporting'):
-    done = python('-m', module, '--help')
+  for command in ('launch', 'tf_config', 'convert', 'make_sample', 'report'):
+    done = python('-m', 'towers', command, '--help')
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith(f'towers: error: python -m {module} needs the package towers-')
-    assert python('-m', module, '--help', annexes=True).returncode == 0, module
+    assert done.stderr.startswith(
+        f'towers: error: python -m towers {command} needs the package towers-')
+    assert python('-m', 'towers', command, '--help', annexes=True).returncode == 0, command
   assert python('-m', 'towers', '--doctor').returncode == 2
   assert 'Python 3.' in python('-m', 'towers', '--doctor', annexes=True).stdout
 

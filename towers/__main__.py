@@ -1,8 +1,12 @@
-"""Trains a model on N towers: `python -m towers --help`."""
+"""Trains a model: `python -m towers --help`. A command of extras/: `python -m towers launch`."""
 
 import sys
 
 try:
+  from towers.annexes import ANNEXES, run
+  command = ' '.join(['python -m towers', *sys.argv[1:2]])
+  if command in ANNEXES:
+    sys.exit(run(command, sys.argv[2:]))
   from towers.cli.command_line import main
 except KeyboardInterrupt:  # While it loads.
   sys.exit(130)

@@ -10,7 +10,7 @@ A clone has them in extras/. Nothing here imports one before it is asked for: tr
 import importlib
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any, Sequence
 
 from towers.base.usage_error import UsageError
 
@@ -41,11 +41,11 @@ ANNEXES = {
     'towers.data.load_tfrecord_folder': 'towers_data.tfrecord_folder:load_tfrecord_folder',
     'towers.export': 'towers_tools.serving.export:write_best',
     'workers on loopback': 'towers_launch.loopback:refuse_other_machines',
-    'python -m towers.data.convert': 'towers_data.convert:main',
-    'python -m towers.data.convert.make_sample': 'towers_data.make_sample:main',
-    'python -m towers.training.reporting': 'towers_tools.page:main',
-    'python -m towers.launch': 'towers_launch.__main__:main',
-    'python -m towers.launch.tf_config': 'towers_launch.tf_config:main'}
+    'python -m towers convert': 'towers_data.convert:main',
+    'python -m towers make_sample': 'towers_data.make_sample:main',
+    'python -m towers report': 'towers_tools.page:main',
+    'python -m towers launch': 'towers_launch.__main__:main',
+    'python -m towers tf_config': 'towers_launch.tf_config:main'}
 # In a clone; of an installed wheel there is no such folder.
 EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'extras')
 
@@ -73,10 +73,9 @@ def find_in_clone() -> None:
       sys.path.insert(0, folder)
 
 
-def run(asked: str) -> NoReturn:
-  """Runs a command of an annex with the arguments of this process."""
+def run(asked: str, arguments: Sequence[str]) -> int:
+  """Runs a command of an annex; returns the exit code."""
   try:
-    command = load(asked)
+    return load(asked)(arguments)
   except UsageError as error:
-    sys.exit(error.tell())
-  sys.exit(command())
+    return error.tell()

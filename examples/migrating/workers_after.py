@@ -1,6 +1,6 @@
 """The same with towers.
 
-  python -m towers.launch --workers=2 -- python -m examples.migrating.workers_after
+  python -m towers launch --workers=2 -- python -m examples.migrating.workers_after
 """
 import tempfile
 

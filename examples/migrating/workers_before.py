@@ -1,6 +1,6 @@
 """Two workers with Estimator and MultiWorkerMirroredStrategy, for TensorFlow 1.14.
 
-  python -m towers.launch --workers=2 -- python -m examples.migrating.workers_before
+  python -m towers launch --workers=2 -- python -m examples.migrating.workers_before
 """
 import json
 import os

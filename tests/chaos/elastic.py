@@ -94,7 +94,7 @@ class ElasticRun:
     self._output = os.path.join(folder, 'output')
     with open(self._output, 'wb') as output:
       self.launcher = subprocess.Popen(
-          [sys.executable, '-m', 'towers.launch', f'--workers={plan.shape.workers}',
+          [sys.executable, '-m', 'towers', 'launch', f'--workers={plan.shape.workers}',
            f'--min_workers={plan.min_workers}', '--retry_seconds=inf', '--restarts=1000', '--',
            sys.executable, '-m', 'tests.chaos.life', self._notes, 'keep', *plan.shape.to_flags(),
            *flags, f'--checkpoint_dir={self.checkpoints}'],

@@ -321,7 +321,7 @@ CRASHES = tf.__version__.startswith('1.')
 
 @pytest.mark.nightly
 def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
-  both = run_capped(tmp_path, '100@1', '-m', 'towers.launch', '--workers=2',
+  both = run_capped(tmp_path, '100@1', '-m', 'towers', 'launch', '--workers=2',
                     f'--restarts={8 if CRASHES else 0}', '--', sys.executable)
   assert 'worker 1 ended with exit code 76' in both.stderr
   assert 'launch: goes on with 2 of 2 workers from the last checkpoint' in both.stderr

@@ -39,8 +39,8 @@ def build(**settings):
 def run(script, *arguments, workers=1):
   command = ['-c', script, *map(str, arguments)]
   if workers > 1:
-    command = ['-m', 'towers.launch', f'--workers={workers}', '--restarts=0', '--', sys.executable,
-               *command]
+    command = ['-m', 'towers', 'launch', f'--workers={workers}', '--restarts=0', '--',
+               sys.executable, *command]
   return run_python(*command, env=clean_environment(PYTHONPATH=ROOT))
 
 

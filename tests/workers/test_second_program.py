@@ -50,7 +50,7 @@ with tf.Graph().as_default(), build(2).session():
 @pytest.mark.nightly
 def test_programs_of_one_process_train_on_the_same_server_or_are_refused(tmp_path):
   (tmp_path / 'child.py').write_text(CHILD)
-  done = run_python('-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable,
+  done = run_python('-m', 'towers', 'launch', '--workers=2', '--restarts=0', '--', sys.executable,
                     str(tmp_path / 'child.py'), env=clean_environment(PYTHONPATH=ROOT),
                     stderr=subprocess.STDOUT)
   # The last program ends both: as main.py does, without a trace.

@@ -83,7 +83,7 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
 @pytest.mark.nightly
 def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
   said = output_of(
-      '-m', 'towers.launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
+      '-m', 'towers', 'launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
       '--', sys.executable, '-m', 'tests.harness.faulty_run', 'dies once', *FLAGS,
       f'--checkpoint_dir={tmp_path}', stderr=subprocess.STDOUT)
   assert 'worker 1 was killed by SIGKILL' in said and said.count('restart 1 of 2') == 1

@@ -70,7 +70,7 @@ class Worker:
       write_line(f'WARNING: other machines can reach the server of '
                  f'{self.cluster.describe(self.cluster.rank)}, which asks nobody who they are: '
                  f'{find_reason(error)}. Close its port to them by a firewall, or start the '
-                 'workers by python -m towers.launch --network=loopback.')
+                 'workers by python -m towers launch --network=loopback.')
 
   def reach_others(self) -> None:
     """Raises a WorkerGone if another server cannot be reached, all of which have started."""
@@ -99,7 +99,7 @@ def _describe_reach(is_on_one_machine, has_token):
   """Returns who can reach the workers, what they can do there, and what closes it."""
   if is_on_one_machine:
     who, fix = 'every user of this machine', (
-        'python -m towers.launch --network=auto closes them, and cuts the run off from downloads '
+        'python -m towers launch --network=auto closes them, and cuts the run off from downloads '
         'and trackers')
   else:
     who, fix = 'whoever reaches them over the network', (

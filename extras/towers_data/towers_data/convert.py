@@ -1,6 +1,6 @@
 """Convert: images, idx files, CIFAR or arrays become sharded TFRecords of encoded images.
 
-  python -m towers.data.convert --from=images --data_dir=photos --to=photos.tfrecords
+  python -m towers convert --from=images --data_dir=photos --to=photos.tfrecords
 
   sources ──► shuffled once ──► cut in shards ──► one process per core
                                                   ├─ encode, write `.train-….tmp`, rename
@@ -106,7 +106,7 @@ def _describe(kind: str, sources: Sources, indexes: Sequence[FileIndex]) -> Dict
 def main(arguments: Optional[List[str]] = None) -> int:
   """Converts from the command line; returns the exit code."""
   parser = argparse.ArgumentParser(
-      prog='python -m towers.data.convert',
+      prog='python -m towers convert',
       description='Turns images, idx files, CIFAR or arrays into sharded TFRecords. '
       'Started again after it was killed, it goes on where it was.')
   parser.add_argument('--from', dest='kind', required=True, choices=SOURCES, help='what to convert')

@@ -1,6 +1,6 @@
 """Makes the embedded sample from the full Fashion-MNIST.
 
-  python -m towers.data.convert.make_sample --data_dir=/usr/share/datasets/fashion-mnist \
+  python -m towers make_sample --data_dir=/usr/share/datasets/fashion-mnist \
     --output_dir=towers/data/fashion_mnist_sample
 
 The same input gives files that are the same when unpacked; how they are packed depends on zlib.
@@ -105,7 +105,7 @@ def write_idx(path: Any, array: np.ndarray) -> None:
 def main(arguments: Optional[List[str]] = None) -> int:
   """Makes the sample from the command line."""
   parser = argparse.ArgumentParser(
-      prog='python -m towers.data.convert.make_sample', description='Makes the embedded sample.')
+      prog='python -m towers make_sample', description='Makes the embedded sample.')
   parser.add_argument('--data_dir', required=True,
                       help='folder of the full set, four gzipped idx files')
   parser.add_argument('--output_dir', required=True, help='folder of the sample, four files too')

@@ -1,4 +1,4 @@
-"""Sources: images of any kind that `towers.data.convert` takes, as JPEGs and PNGs by index."""
+"""Sources: images of any kind that `python -m towers convert` takes, as JPEGs and PNGs by index."""
 
 import hashlib
 import os

@@ -5,7 +5,7 @@
                                             image/class/label    an int: 1 … 1000 there,
                                                                  0 is the background
 
-`python -m towers.data.convert` also writes a data_set.json: the number of classes, the first label,
+`python -m towers convert` also writes a data_set.json: the number of classes, the first label,
 and the number of records of each file.
 """
 
@@ -147,5 +147,5 @@ def read_description(folder: str) -> Dict[str, Any]:
       raise ValueError('channels is 2, and must be 1 or 3')
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise UsageError(
-        f'{path}: damaged: {error}; make it again with python -m towers.data.convert.') from None
+        f'{path}: damaged: {error}; make it again with python -m towers convert.') from None
   return description

@@ -28,14 +28,14 @@ SLEEP = 'time.sleep(3600)\n'
 
 
 class Launcher:
-  """`python -m towers.launch` with a child's program, its output, and what its children note."""
+  """`python -m towers launch` with a child's program, its output, and what its children note."""
 
   def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE,
                stderr=subprocess.PIPE):
     self.folder = folder
     (folder / 'child.py').write_text(PRELUDE + child)
     self.process = subprocess.Popen(
-        [sys.executable, '-m', 'towers.launch'] + list(flags) +
+        [sys.executable, '-m', 'towers', 'launch'] + list(flags) +
         ['--', sys.executable, str(folder / 'child.py')], cwd=ROOT, stdout=stdout, stderr=stderr,
         env=clean_environment(NOTES=str(folder), **(environment or {})))
 

@@ -267,7 +267,7 @@ def test_a_signal_reaches_each_once_and_nothing_starts_again(
 def test_workers_end_well_though_the_launcher_can_write_nothing(streams, tmp_path):
   (tmp_path / 'child.py').write_text(
       PRELUDE + 'for line in range(1000): print(line)\nprint(line, file=sys.stderr)\nnote("end")')
-  command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--', sys.executable,
+  command = [sys.executable, '-m', 'towers', 'launch', '--workers=2', '--', sys.executable,
              str(tmp_path / 'child.py')]
   done = subprocess.run(['sh', '-c', f'exec "$0" "$@" {streams}', *command], cwd=ROOT, timeout=60,
                         env=clean_environment(NOTES=str(tmp_path)))
@@ -425,7 +425,7 @@ def test_what_cannot_start_is_a_mistake_too(tmp_path, start):
   program = tmp_path / 'program'
   program.write_bytes(b'\0no program')
   program.chmod(0o755)
-  done = run_python('-m', 'towers.launch', '--workers=2', '--', str(program),
+  done = run_python('-m', 'towers', 'launch', '--workers=2', '--', str(program),
                     env=clean_environment())
   assert (done.returncode, done.stderr) == (
       2, f'launch: error: the command {program} cannot be executed: Exec format error.\n')

@@ -42,7 +42,7 @@ def test_a_server_takes_other_machines_only_if_there_are_some(capsys, monkeypatc
   (filtered, unfiltered), said = worker_on(['127.0.0.1', 'localhost'], capsys)
   assert filtered and not unfiltered and said.count('\n') == 1
   assert said.startswith('ports: every user of this machine can run any op in the workers')
-  assert 'place at the start (without TOWERS_TOKEN); python -m towers.launch --network=auto' in said
+  assert 'place at the start (without TOWERS_TOKEN); python -m towers launch --network=auto' in said
   (filtered, unfiltered), said = worker_on(['127.0.0.1', 'another-host'], capsys, token='secret')
   assert unfiltered and not filtered and said.count('\n') == 1
   assert said.startswith('ports: whoever reaches them over the network can run any op in the')

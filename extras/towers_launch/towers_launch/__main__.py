@@ -1,6 +1,6 @@
 """Launch: starts a command once for each worker on this machine, and again if one fails.
 
-  python -m towers.launch --workers=2 --evaluator -- python main.py --checkpoint_dir=runs/a
+  python -m towers launch --workers=2 --evaluator -- python main.py --checkpoint_dir=runs/a
 
   launch ──┬─► worker 0    TF_CONFIG: worker 0 of 127.0.0.1:P0, 127.0.0.1:P1; the chief
            ├─► worker 1    TF_CONFIG: worker 1 of the same
@@ -48,7 +48,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     SystemExit: after --help.
   """
   parser = Parser(
-      prog='launch', usage='python -m towers.launch --workers=N [flags] -- COMMAND [its flags]',
+      prog='launch', usage='python -m towers launch --workers=N [flags] -- COMMAND [its flags]',
       description='Starts COMMAND once for each worker, with its TF_CONFIG, and all again from the '
                   'checkpoint when one fails.',
       allow_abbrev=False)

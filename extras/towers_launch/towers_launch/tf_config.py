@@ -6,7 +6,7 @@
 The launcher sets it for each process. If a cluster starts the processes, each makes its own from
 the names of all hosts, in the same order everywhere, and its index among them:
 
-  TF_CONFIG=$(python -m towers.launch.tf_config --index=1 --port=2222 10.0.0.1 10.0.0.2)
+  TF_CONFIG=$(python -m towers tf_config --index=1 --port=2222 10.0.0.1 10.0.0.2)
 """
 
 import argparse

@@ -120,7 +120,7 @@ def test_two_workers_tune_and_train(tmp_path):
   flags = ['--autotune', '--xla=off', '--graph_rewriter=off', '--inter_threads=1',
            '--staging_depth=2', '--num_gpus=1', '--batch_size=16', '--steps=3',
            f'--result_file={tmp_path}/result']
-  done = run_python('-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable,
+  done = run_python('-m', 'towers', 'launch', '--workers=2', '--restarts=0', '--', sys.executable,
                     'main.py', *flags, env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)),
                     timeout=400)
   assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ A run is a dict, and the page embeds it as JSON, from which `read_runs` gets it 
   validations   step, loss and the other metrics
   result        what the run returned, or None while it is not complete
 
-  python -m towers.training.reporting first.html second.html --output=both.html     side by side
+  python -m towers report first.html second.html --output=both.html     side by side
 """
 
 import argparse
@@ -216,7 +216,7 @@ def _of(name, runs):
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
   """Runs a command line; returns the exit code."""
-  parser = argparse.ArgumentParser(prog='python -m towers.training.reporting',
+  parser = argparse.ArgumentParser(prog='python -m towers report',
                                    description='Shows runs side by side.')
   parser.add_argument('pages', nargs='+', help='pages that --report wrote')
   parser.add_argument('--output', required=True, help='page to write')
@@ -225,7 +225,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   try:
     _compare(given.pages, given.output)
   except UsageError as error:
-    write_line(f'towers.training.reporting: error: {error}', sys.stderr)
+    write_line(f'towers: error: {error}', sys.stderr)
     return 2
   return 0
 

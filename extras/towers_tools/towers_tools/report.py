@@ -1,7 +1,7 @@
 """Report: a metric writer that keeps one run as a page of HTML.
 
   python main.py --report=run.html
-  python -m towers.training.reporting a.html b.html --output=both.html  # any number, side by side
+  python -m towers report a.html b.html --output=both.html  # any number, side by side
 
 The page holds what it was drawn from, as JSON: a comparison and a resumed run read it back. Report
 writes the page after each validation and at the end, so a run can be watched.

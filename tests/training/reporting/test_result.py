@@ -16,7 +16,7 @@ from towers.training.reporting.result import write_result
     ({}, None, ['43%', 'all 8 cores decode already', '--input_only']),
     (dict(input_threads=2), None, ['input_threads=8 uses all cores, where it is 2']),
     (dict(staging_depth=0), None, ['staging_depth=1']),
-    (dict(data='images'), None, ['towers.data.convert']),
+    (dict(data='images'), None, ['python -m towers convert']),
     ({}, dict(of_batches=False), ['of_batches=True of towers.augmented']),
     ({}, dict(of_batches=True), ['all 8 cores decode'])])
 def test_towers_that_wait_get_advice_that_fits(settings, changes, words, monkeypatch):

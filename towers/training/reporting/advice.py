@@ -37,7 +37,7 @@ def advise(waited: float, settings: Mapping[str, Any], program: Any) -> str:
     ways.append(f'all {cores} cores decode already: input_threads={2 * threads} helps only if '
                 'disks are slow, otherwise more cores or smaller images do')
   if settings.get('data') == 'images':
-    ways.append('python -m towers.data.convert makes few large files of many small ones')
+    ways.append('python -m towers convert makes few large files of many small ones')
   ways.append('--input_only measures the input alone, in every mode')
   return f"the towers waited for input {waited:.0%} of the time. What may help: {'; '.join(ways)}."
 

@@ -1,1 +1,0 @@
-"""Convert: commands of the annex towers-data, as `python -m towers.data.convert`."""

@@ -1,6 +1,0 @@
-"""`python -m towers.data.convert.make_sample`, of the annex towers-data."""
-
-from towers.annexes import run
-
-if __name__ == '__main__':
-  run('python -m towers.data.convert.make_sample')

@@ -1,1 +1,0 @@
-"""Launch: commands of the annex towers-launch, as `python -m towers.launch`."""

@@ -1,6 +1,0 @@
-"""`python -m towers.launch`, of the annex towers-launch."""
-
-from towers.annexes import run
-
-if __name__ == '__main__':
-  run('python -m towers.launch')
