@@ -111,7 +111,7 @@ def imports(module):
           found.add(towers._PUBLIC.get(alias.name, package) if package == 'towers' else package)
     elif isinstance(node, ast.Attribute) and getattr(node.value, 'id', '') == 'towers':
       found.add(towers._PUBLIC.get(node.attr, 'towers'))
-  # Two rooms of `towers` are links to packages beside it.
+  # Two packages of `towers` stand beside it.
   found = {re.sub(r'^towers\.(staging|models)\b', r'\1', name) for name in found}
   # The imports of `towers` itself are those of its modules.
   return {name for name in found if name in MODULES and name not in (module, 'towers')}

@@ -113,6 +113,27 @@ def test_a_users_own_modules_stay_theirs(python, tmp_path):
   assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize('first, second', [
+    ('staging.area', 'towers.staging.area'), ('towers.models.layers', 'models.layers')])
+def test_a_package_of_a_checkout_is_one_module_under_both_names(first, second):
+  output_of('-W', 'error::ImportWarning', '-c',
+            f'import {first} as first, {second} as second, staging, models, towers\n'
+            'from towers import models as inner, staging as area\n'
+            'assert first is second and first.__spec__.name == first.__name__\n'
+            'assert staging is area and models is inner')
+
+
+def test_a_users_own_modules_are_not_those_of_a_checkout(tmp_path):
+  (tmp_path / 'staging.py').write_text('MINE = 1\n')
+  (tmp_path / 'models').mkdir()
+  (tmp_path / 'models' / '__init__.py').write_text('')
+  (tmp_path / 'models' / 'layers.py').write_text('MINE = 2\n')
+  output_of('-c', 'import staging, towers, towers.staging, towers.models.layers, models.layers\n'
+                  'assert (staging.MINE, models.layers.MINE) == (1, 2)\n'
+                  'assert towers.staging.Stage and towers.models.layers.Layers',
+            cwd=str(tmp_path), env=dict(os.environ, PYTHONPATH=ROOT))
+
+
 def test_the_library_is_imported_without_tensorflow():
   code = ('import sys, towers\n'
           'towers.UsageError, towers.padded, towers.from_arrays\n'

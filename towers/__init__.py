@@ -9,10 +9,12 @@ imported when the name is first used, so `import towers` itself loads no TensorF
 """
 
 import importlib
+import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any, List
 
+from towers.base import checkout
 from towers.base.installed import __version__
 from towers.base.output import write_line
 
@@ -112,6 +114,7 @@ class _FormerName(types.ModuleType):
     return getattr(importlib.import_module('towers.tensorflow_v1'), name)
 
 
+checkout.find_packages(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.modules.setdefault('tensorflow_v1', _FormerName('tensorflow_v1'))
 if 'tensorflow' in sys.modules:  # So that 2.x builds graphs from the program's next line on.
   importlib.import_module('towers.tensorflow_v1')
