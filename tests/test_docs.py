@@ -213,7 +213,8 @@ def test_every_form_of_your_own_data_gives_a_batch(tmp_path, monkeypatch):
   (tmp_path / 'mnist' / '3.0.1').mkdir(parents=True)
   write_tfds(tmp_path / 'mnist' / '3.0.1', MNIST, {'train': [digits([3])]})
   monkeypatch.chdir(tmp_path)
-  names = dict(towers=towers, tf=tf, images=random.rand(3, 4), labels=np.arange(3))
+  names = dict(towers=towers, tf=tf, images=random.rand(3, 4), labels=np.arange(3),
+               web=towers.from_arrays(np.zeros(6)), code=towers.from_arrays(np.zeros(2)))
   programs = python_blocks(os.path.join('docs', 'data.md'))
   programs += python_blocks(os.path.join('docs', 'augmentation.md'))
   names['pictures'] = random.randint(256, size=(3, 32, 32, 3)).astype(np.uint8)

@@ -43,6 +43,7 @@ _PUBLIC = {
     'from_tfrecords': 'towers.data.records',
     'init_from': 'towers.warm_start.matching',
     'main': 'towers.cli.script',
+    'mixed': 'towers.data.mixed',
     'padded': 'towers.data.padding',
     'train': 'towers.training.train',
 }
@@ -85,6 +86,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.data.augmented import augmented
   from towers.data.datasets import from_dataset
   from towers.data.examples import DataSet, Examples
+  from towers.data.mixed import mixed
   from towers.data.padding import padded
   from towers.data.records import from_tfrecords
   from towers.models.keras_model import KerasModel

@@ -81,7 +81,7 @@ def _change_singly(examples, change):
       example, is_good = example
       return change(example, number, epoch), is_good
 
-    made = _make_singly(examples, elements, arrays, epoch, parallel_calls)
+    made = make_singly(examples, elements, arrays, epoch, parallel_calls)
     numbers = elements.map(as_written(lambda number, *_: number)) if has_number else elements
     return tf.data.Dataset.zip((made, numbers)).map(as_written(change_one),
                                                     num_parallel_calls=parallel_calls)
@@ -128,12 +128,12 @@ def _numbered(examples):
   def read(numbered, *arrays, epoch, parallel_calls):
     from towers.tensorflow_v1 import as_written
     plain = numbered.map(as_written(lambda _, element: element))
-    return _make_singly(examples, plain, arrays, epoch, parallel_calls)
+    return make_singly(examples, plain, arrays, epoch, parallel_calls)
 
   return examples._replace(elements=elements, read=read, parse_example=None, parse_batch=None)
 
 
-def _make_singly(examples, elements, arrays, epoch, parallel_calls):
+def make_singly(examples, elements, arrays, epoch, parallel_calls):
   """Returns all that a split makes of its elements, one by one."""
   from towers.tensorflow_v1 import as_written, tf
   made = examples.parse_singly(elements, arrays, epoch=epoch, parallel_calls=parallel_calls)

@@ -60,6 +60,11 @@ def take_digest(examples: Examples) -> Digest:
   return Digest(examples.num_examples, tuple(parts))
 
 
+def digest_all(parts: Sequence[Examples]) -> int:
+  """Returns an int64 that stands for all parts of a split."""
+  return to_int64(hashlib.sha256(repr([take_digest(part) for part in parts]).encode()))
+
+
 def digest_examples(examples: Examples) -> str:
   """Returns a text that is equal for splits of the same examples and the same buckets."""
   digest, buckets = take_digest(examples), examples.buckets

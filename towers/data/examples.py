@@ -36,6 +36,38 @@ class Buckets(NamedTuple):
     return zlib.crc32(np.ascontiguousarray(self.lengths, np.float64))
 
 
+class Mixture(NamedTuple):
+  """Parts that share the batches of an epoch by numbers, see `mixed`.
+
+  Attributes:
+    sizes: of each part, in examples.
+    counts: how many of each part an epoch takes.
+    per_batch: whether every batch has a part's share, and not only the epoch.
+    members: the examples of all parts, one part after the other, `[sum of sizes]`; None where they
+      are numbered so.
+  """
+  sizes: Tuple[int, ...]
+  counts: Tuple[int, ...]
+  per_batch: bool
+  members: Optional[np.ndarray] = None
+
+  @property
+  def num_examples(self) -> int:
+    """Of an epoch."""
+    return sum(self.counts)
+
+  @property
+  def window(self) -> int:
+    """The global batches among which examples are dealt; 0 where batches do not matter."""
+    return int(self.per_batch)
+
+  @property
+  def checksum(self) -> int:
+    """Of all of it, below 2^32."""
+    members = b'' if self.members is None else self.members.tobytes()
+    return zlib.crc32(members, zlib.crc32(repr(self[:3]).encode()))
+
+
 class Examples(NamedTuple):
   """One split of a data set.
 
@@ -62,7 +94,9 @@ class Examples(NamedTuple):
     padding: how batches of examples of unequal sizes are padded, see `padded`; None for one size.
     unequal: the same split where its examples need not have one shape, which `padded` takes; None
       if it is this one.
-    buckets: which examples share a batch, see `padded`; None for any. Only if elements are indices.
+    buckets: which examples share a batch, see `padded` and `mixed`; None for any. Only if elements
+      are indices; of a mixture they are distinct in an epoch, and the example is the index modulo
+      the examples of all parts.
     num_bytes: of each example in its file, or of its rows of unequal length, `[num_examples]`; None
       where that is not known.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
@@ -84,7 +118,7 @@ class Examples(NamedTuple):
   is_gathered: bool = False
   marks_bad: bool = False
   padding: Optional[Padding] = None
-  buckets: Optional[Buckets] = None
+  buckets: Union[Buckets, Mixture, None] = None
   num_bytes: Optional[np.ndarray] = None
   unequal: Any = None
   digest_files: Optional[Callable[[], int]] = None

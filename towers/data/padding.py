@@ -37,8 +37,11 @@ def padded(examples: Examples, pad_to: Union[int, str] = 'batch', values: Any = 
   if pad_to != 'batch' and (not isinstance(pad_to, int) or isinstance(pad_to, bool) or pad_to < 1):
     raise UsageError(f"pad_to is {pad_to!r}: choose 'batch', or a number from 1 on.")
   examples = examples.unequal or examples
-  return examples._replace(padding=Padding(pad_to, values),
-                           buckets=_build_buckets(examples, pad_to, bucket_by, bucket_window))
+  buckets = _build_buckets(examples, pad_to, bucket_by, bucket_window)
+  if buckets and examples.buckets:
+    raise UsageError(f'{examples.name}: bucket_by sorts examples by length among batches that '
+                     'towers.mixed has dealt by parts: leave bucket_by out.')
+  return examples._replace(padding=Padding(pad_to, values), buckets=buckets or examples.buckets)
 
 
 def _build_buckets(examples, pad_to, bucket_by, window):

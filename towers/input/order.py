@@ -45,8 +45,8 @@ class Order(NamedTuple):
     seed: of the shuffling; None for the order of the examples.
     shuffle_buffer: elements that shuffle in a buffer; 0 where positions are permuted.
     version: of the way in which positions are permuted.
-    window: examples that are sorted by length together; 0 without buckets.
-    lengths: the checksum of their lengths.
+    window: examples that are sorted by length, or dealt by parts, together; 0 for any.
+    lengths: the checksum of their lengths, or of the mixture; 0 without either.
   """
   seed: Optional[int]
   shuffle_buffer: int = 0
@@ -55,10 +55,11 @@ class Order(NamedTuple):
   lengths: int = 0
 
   def to_array(self) -> np.ndarray:
-    """Returns what a checkpoint holds, int64 `[4]`, or `[6]` with buckets."""
+    """Returns what a checkpoint holds, int64 `[4]`, or `[6]` with buckets or a mixture."""
     is_shuffled = self.seed is not None
     values = [self.version, is_shuffled, as_int64(self.seed or 0), self.shuffle_buffer]
-    return np.array(values + ([self.window, self.lengths] if self.window else []), np.int64)
+    return np.array(values + ([self.window, self.lengths] if self.window or self.lengths else []),
+                    np.int64)
 
   @staticmethod
   def from_array(values: Sequence[int]) -> 'Order':
@@ -68,14 +69,17 @@ class Order(NamedTuple):
 
   def is_same(self, other: 'Order') -> bool:
     """Whether epochs come in the same order, whatever version permutes what is not shuffled."""
-    if self.window == other.window == 0 and None in (self.seed, other.seed):
+    grouped = self.window or self.lengths or other.window or other.lengths
+    if not grouped and None in (self.seed, other.seed):
       return self.seed is other.seed
     return self.to_array().tolist() == other.to_array().tolist()
 
   def describe(self) -> str:
     """Returns the order in words."""
-    sorted_in = (f', in windows of {self.window:,} examples by length (checksum {self.lengths})'
+    sorted_in = (f', in windows of {self.window:,} examples by length or part'
                  if self.window else '')
+    if self.lengths:
+      sorted_in += f' (checksum {self.lengths})'
     if self.seed is None:
       return 'not shuffled' + sorted_in
     by = f' by a buffer of {self.shuffle_buffer:,}' if self.shuffle_buffer else ''
@@ -97,7 +101,8 @@ def explain_batch_size(was: int, plan: Plan, order: Order) -> str:
   """Returns what it means that a plan resumes after steps `was` examples large; '' for no other.
 
   Raises:
-    UsageError: in the middle of an epoch that is sorted by length among batches of that size.
+    UsageError: in the middle of an epoch that is sorted by length, or mixed, among batches of that
+      size.
   """
   if was == plan.batch_size:
     return ''
@@ -105,9 +110,9 @@ def explain_batch_size(was: int, plan: Plan, order: Order) -> str:
   if order.window and position:
     left = plan._replace(batch_size=was, accumulate=1).end - position
     raise UsageError(f'batch_size was {was} and is now {plan.batch_size}, and the examples of an '
-                     'epoch are sorted by length among some batches, so that the rest of this one '
-                     f'would miss some: resume with batch_size={was} until step '
-                     f'{step - -left // was}, where the epoch ends.')
+                     'epoch are sorted by length, or mixed, among batches of that size, so that '
+                     'the rest of this one would miss some: resume with '
+                     f'batch_size={was} until step {step - -left // was}, where the epoch ends.')
   return (f'batch_size was {was} up to step {step} and is now {plan.batch_size}: epoch {epoch + 1} '
           f'goes on behind the {examples:,} examples seen, each once. What is given in steps, as a '
           f'schedule of global_step, gets {plan.batch_size / was:g} times the examples in each; '

@@ -11,7 +11,6 @@ This is the generalised Feistel network of Black and Rogaway 2002, "Ciphers with
 domains"; its last step, which they call cycle walking, is rare: n is at most a below a · b.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -24,30 +23,34 @@ _MULTIPLIERS = (as_int64(0xBF58476D1CE4E5B9), as_int64(0x94D049BB133111EB))
 _HASH_BITS = 31  # Times a number of 32 bits, the hash stays below 2^63.
 
 
-def permute(positions: Any, *, size: int, seed: int, epoch: Any) -> np.ndarray:
+def permute(positions: Any, *, size: Any, seed: Any, epoch: Any) -> np.ndarray:
   """Returns which examples an epoch takes at `positions`, int64 of the same shape `[positions]`.
 
-  Over all positions 0 … size-1, each number below `size` comes once.
+  Over all positions 0 … size-1, each number below `size` comes once. Size, seed and epoch are
+  numbers, or arrays of one for each position.
   """
-  keys = _build_keys(seed, int(epoch))
-  numbers = _encipher(np.asarray(positions, np.int64), size, keys)
+  positions = np.asarray(positions, np.int64)
+  size, keys = np.asarray(size), _build_keys(seed, epoch)
+  numbers = _encipher(positions, size, keys)
   while True:
     beyond = numbers >= size
     if not beyond.any():
       return numbers
-    numbers[beyond] = _encipher(numbers[beyond], size, keys)
+    numbers[beyond] = _encipher(numbers[beyond], *(
+        part if part.shape[-1:] in ((), (1,)) else part[..., beyond] for part in (size, keys)))
 
 
 def _build_keys(seed, epoch):
-  """Returns a key for each round, int64 `[8, 1]`."""
-  state = mix(np.array([as_int64(seed)]) + as_int64(GOLDEN * epoch), np)
+  """Returns a key for each round, int64 `[8, 1]`, or `[8, positions]`."""
+  seeds, epochs = np.array([as_int64(seed)] if np.ndim(seed) == 0 else seed), np.atleast_1d(epoch)
+  state = mix(seeds + epochs.astype(np.int64) * np.array(GOLDEN), np)
   rounds = [[as_int64(GOLDEN * (number + 1))] for number in range(_ROUNDS)]
   return mix(state + np.array(rounds), np)
 
 
 def _encipher(numbers, size, keys):
   """Returns other numbers below a · b, for int64 ones below it."""
-  side = math.ceil(math.sqrt(size))
+  side = np.ceil(np.sqrt(size)).astype(np.int64)
   moduli = side, -(-size // side)
   right = numbers // side
   left = numbers - right * side

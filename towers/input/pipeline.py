@@ -126,9 +126,10 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
 
 
 def _check(examples, plan, mode):
-  if plan.carries and examples.buckets is not None:
+  if plan.carries and examples.buckets is not None and examples.buckets.window:
     raise UsageError(f'last_batch=carry cuts batches across the ends of epochs, and {examples.name}'
-                     ' sorts those of an epoch by length: use last_batch=keep, or no buckets.')
+                     ' sorts those of an epoch by length or deals them by parts: use '
+                     'last_batch=keep.')
   if plan.carries and examples.marks_bad:
     raise UsageError('last_batch=carry takes full batches, and on_bad_record=skip leaves damaged '
                      'records out of them: use last_batch=keep, or on_bad_record=fail.')

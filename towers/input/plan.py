@@ -28,13 +28,14 @@ is cut into several *micro-batches*, each over all towers and in a session.run o
 """
 
 import math
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from towers.base.usage_error import UsageError, check_choice
-from towers.data.examples import Buckets
+from towers.data.examples import Buckets, Mixture
 from towers.input.buckets import order_by_length
+from towers.input.mixing import order_by_parts
 from towers.input.permutation import permute
 
 # As it is; filled up with rows that do not count, so that shapes are static; left out; filled up
@@ -220,12 +221,14 @@ class Plan(NamedTuple):
       return max(1, math.ceil((epochs * self.num_examples - self.offset) / self.batch_size))
     return max(1, round(epochs * self.steps_per_epoch) - self.offset // self.batch_size)
 
-  def order(self, *, seed: Optional[int] = None, buckets: Optional[Buckets] = None
+  def order(self, *, seed: Optional[int] = None, buckets: Union[Buckets, Mixture, None] = None
            ) -> Callable[[Any, int], np.ndarray]:
     """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
 
     `seed` is that of the shuffling, None for the order of the examples.
     """
+    if isinstance(buckets, Mixture):
+      return order_by_parts(buckets, batch_size=self.batch_size, seed=seed)
     if buckets is not None:
       return order_by_length(buckets, num_examples=self.num_examples, seed=seed,
                              examples_per_epoch=self.examples_per_epoch, batch_size=self.batch_size)
@@ -233,7 +236,7 @@ class Plan(NamedTuple):
         positions, size=self.num_examples, seed=seed, epoch=epoch)
 
   def indices_at(self, step: int, *, seed: Optional[int] = None,
-                 buckets: Optional[Buckets] = None) -> np.ndarray:
+                 buckets: Union[Buckets, Mixture, None] = None) -> np.ndarray:
     """Returns the examples of a step's global batch, in the order of positions, int64 `[size]`.
 
     It is the same for any input mode and number of towers, workers and micro-batches.

@@ -53,7 +53,7 @@ def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
         list(map(np.asarray, tf.nest.flatten(batch)))
         for batch in itertools.chain([first], given)))
     return
-  if is_dataset(given) or isinstance(given, DataSet) or callable(given):
+  if is_dataset(given) or isinstance(given, (DataSet, Examples)) or callable(given):
     check_examples('examples', given)
   examples = given if isinstance(given, Examples) else from_arrays(given)
   gather = examples.parse_batch

@@ -12,7 +12,7 @@ from typing import Any, Callable, TypeVar
 import numpy as np
 
 from towers.base.usage_error import UsageError, check_parameters
-from towers.data.examples import DataSet, Examples
+from towers.data.examples import DataSet, Examples, Mixture
 from towers.settings.table import SETTINGS, find_meant
 from towers.tensorflow_v1 import Optimizer, is_dataset
 from towers.update.groups import by_pattern
@@ -86,6 +86,10 @@ def check_examples(name: str, given: Any) -> None:
     UsageError: names what was given, and the line to write.
   """
   if isinstance(given, Examples):
+    if name != 'train' and isinstance(given.buckets, Mixture):
+      raise UsageError(f'{name} is of towers.mixed, which takes some examples of an epoch several '
+                       'times, and others not at all: measure each part by itself, as '
+                       'session.evaluate(part) does.')
     return
   if isinstance(given, DataSet):
     line = f"{name}=data_set.{'train' if name == 'train' else 'validation'}"
