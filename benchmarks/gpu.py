@@ -177,7 +177,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args(arguments)
   deadline = time.monotonic() + flags.seconds
-  settings = dict(device=flags.device, num_gpus=flags.num_gpus, logical_gpus=flags.logical_gpus,
+  settings = dict(device=flags.device, num_towers=flags.num_gpus, logical_gpus=flags.logical_gpus,
                   gpu_memory=flags.gpu_memory, batch_size=flags.batch_size)
   try:
     num_towers = _count_towers(settings)
@@ -217,7 +217,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 def _count_towers(settings):
   """Returns the number of towers that main.py trains on; refuses devices that it does not have."""
   from towers.placement.devices import build_devices
-  return len(build_devices(settings['num_gpus'], settings['device'],
+  return len(build_devices(settings['num_towers'], settings['device'],
                            logical_gpus=settings['logical_gpus'],
                            gpu_memory=settings['gpu_memory']).names)
 

@@ -83,7 +83,7 @@ def _start_towers(opened, model, num_towers, build):
 
   settings = {'sgd': dict(optimizer='sgd', schedule='constant', validation='none'),
               'reuse': dict(tower_build='reuse')}
-  config = Config(model=model, batch_size=IMAGES_PER_TOWER * num_towers, num_gpus=num_towers,
+  config = Config(model=model, batch_size=IMAGES_PER_TOWER * num_towers, num_towers=num_towers,
                   learning_rate=LEARNING_RATE, **settings.get(build, {}))
   data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES)
   session = opened.enter_context(open_program(config, data_set, num_towers=num_towers))

@@ -125,13 +125,13 @@ def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
     (['--result_file=/nowhere/result.json'], ['/nowhere/result.json']),
     (['--batch_size=3', '--num_gpus=4', '--device=cpu'],
      ['3 examples', '4 towers', 'batch_size of at least 4']),
-    (['--device=gpu', '--num_gpus=2'], ['--device=gpu', 'sees 0', '--device=cpu']),
-    (['--num_gpus=1', '--validation=tower', '--device=cpu'], ['validation=tower', 'num_gpus']),
+    (['--device=gpu', '--num_gpus=2'], ['device=gpu', 'sees 0', 'device=cpu']),
+    (['--num_gpus=1', '--validation=tower', '--device=cpu'], ['validation_tower', 'num_towers=1']),
     (['--checkpoint_dir=/dev/null/folder', '--device=cpu', '--model=linear'],
      ['checkpoint_dir', '/dev/null/folder']),
-    (['--data=tfrecord'], ["'tfrecord' needs a --data_dir", 'train-00000-of-01024']),
+    (['--data=tfrecord'], ["'tfrecord' needs a data_dir", 'train-00000-of-01024']),
     (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'],
-     ["'cifar10' has no use for --image_size"]),
+     ["'cifar10' has no use for image_size"]),
     (['--data=sample', '--augment=imagenet'], ['sample_train', 'augment=cifar'])])
 def test_mistakes_end_with_code_2_one_message_and_no_stack_trace(flags, words):
   done = run(*flags)

@@ -67,4 +67,4 @@ def test_what_is_not_compared_is_said(monkeypatch, capsys):
 @mock.patch.dict('os.environ')  # A check on GPUs chooses deterministic kernels, for good.
 def test_gpus_that_are_not_there_are_a_usage_error(capsys):
   code, printed = run(capsys, '--device=gpu')
-  assert code == 2 and '--device=gpu' in printed.err
+  assert code == 2 and 'device=gpu' in printed.err

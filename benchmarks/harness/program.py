@@ -54,7 +54,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
       return returned[0] if isinstance(returned, tuple) else returned
 
     session = towers.Session(build_configured(
-        dataclasses.replace(config, num_gpus=num_towers, device=kind), losses_alone, data_set,
+        dataclasses.replace(config, num_towers=num_towers, device=kind), losses_alone, data_set,
         Workers(cluster.num_workers, cluster.rank)), **config.session_settings())
     with session.opened(Startup(time.monotonic()), worker), session.as_default():
       session.steps.broadcast()

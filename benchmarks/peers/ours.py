@@ -15,7 +15,7 @@ _CHECKPOINT_EVERY = '600seconds'
 
 def build_config(task: Task) -> Config:
   """Returns the config of a task."""
-  return Config(model=task.net, batch_size=task.global_batch_size, num_gpus=task.num_towers,
+  return Config(model=task.net, batch_size=task.global_batch_size, num_towers=task.num_towers,
                 device=task.kind.lower(), learning_rate=LEARNING_RATE, momentum=MOMENTUM,
                 schedule='constant', validation='none', shuffle=False,
                 steps=_ENDLESS, checkpoint_every=_CHECKPOINT_EVERY)

@@ -16,7 +16,7 @@ from towers.settings.table import find_meant
     ('--learning-rate=1', 'There is no flag --learning-rate: did you mean --learning_rate?'),
     ('--noshuffel', 'There is no flag --noshuffel: did you mean --shuffle?'),
     ('--epoch=3', 'There is no flag --epoch: did you mean --epochs'),
-    ('--num_towers=2', 'There is no flag --num_towers: did you mean --num_gpus?'),
+    ('--num_gpus=two', '--num_towers=two: it must be a whole number'),
     ('--bs=8', 'There is no flag --bs: did you mean --batch_size?'),
     ('--zzz', 'There is no flag --zzz.\n'),
     ('--batch_size=64k', '--batch_size=64k: it must be a whole number.'),

@@ -132,7 +132,7 @@ def test_a_trial_runs_a_script_with_its_own_model_and_data(folder):
     raise AssertionError
 
   config = Config(model=give_function(model), data=give_function(model), batch_size=10,
-                  device='cpu', num_gpus=2)
+                  device='cpu', num_towers=2)
   trial = run_trial(config, {}, command=[sys.executable, str(folder / 'train.py'), '--width=3'],
                     steps=3)
   assert trial.error == '' and len(trial.losses) == 3

@@ -219,7 +219,7 @@ class Run:
         input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
         validation=('tower' if validation_tower else
                     'switch' if validates or validation else 'none'),
-        num_gpus=num_towers, device='cpu', **settings)
+        num_towers=num_towers, device='cpu', **settings)
     data_set = DataSet(train or random_examples(13),
                        validation or random_examples(11, 'validation', seed=1),
                        image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)

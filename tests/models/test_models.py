@@ -110,7 +110,7 @@ def test_two_towers_train_all_weights(name, monkeypatch):
   data_set = load_synthetic(image_shape=shape, num_classes=num_classes, num_train=4,
                             num_validation=2)
   config = Config(model=name, batch_size=4, optimizer='sgd', learning_rate=0.1, validation='none',
-                  staging_depth=0, num_gpus=2, device='cpu')
+                  staging_depth=0, num_towers=2, device='cpu')
   with tf.Graph().as_default():
     program = build_configured(config, models.build_classifier(name, num_classes=num_classes),
                                data_set)

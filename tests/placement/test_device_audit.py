@@ -23,13 +23,13 @@ from towers.settings.config import Config
 from towers.tensorflow_v1 import tf
 
 CASES = {
-    'small': dict(model='convnet', num_gpus=2),
-    'next': dict(model='convnet', num_gpus=3, input_mode='next', staging_depth=0),
-    'resnet20': dict(model='resnet20', num_gpus=2, variables='replicated', precision='mixed',
+    'small': dict(model='convnet', num_towers=2),
+    'next': dict(model='convnet', num_towers=3, input_mode='next', staging_depth=0),
+    'resnet20': dict(model='resnet20', num_towers=2, variables='replicated', precision='mixed',
                      batch_norm='sync', average_weights=0.999),
-    'resnet50': dict(model='resnet50', num_gpus=2, precision='mixed'),
-    'nasnet': dict(model='nasnet_cifar', num_gpus=2),
-    'tower': dict(model='convnet', num_gpus=2, validation='tower', variables='host')}
+    'resnet50': dict(model='resnet50', num_towers=2, precision='mixed'),
+    'nasnet': dict(model='nasnet_cifar', num_towers=2),
+    'tower': dict(model='convnet', num_towers=2, validation_tower=True, variables='host')}
 NIGHTLY = ('resnet20', 'resnet50', 'nasnet')
 
 
@@ -172,7 +172,7 @@ def launch(num_towers, **settings):
   """Returns the audit of a step of ours, without validation, and its program."""
   settings = dict(dict(model='resnet20', schedule='constant', optimizer='momentum'), **settings)
   program = build(num_train=SIZE * num_towers, num_validation=1, batch_size=SIZE * num_towers,
-                  num_gpus=num_towers, validation='none', **settings)
+                  num_towers=num_towers, validation='none', **settings)
   return DeviceAudit([program.train_op, program.gradients.metrics]), program
 
 

@@ -121,7 +121,7 @@ def test_flags_become_a_config_and_defaults_are_the_configs():
   assert parse_flags([
       'main.py', '--input_mode=shard', '--num_gpus=8', '--noshuffle', '--deterministic',
       '--learning_rate=1e-3', '--schedule=piecewise', '--decay_epochs=3,4.5', '--steps', '12',
-  ]) == Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True,
+  ]) == Config(input_mode='shard', num_towers=8, shuffle=False, deterministic=True,
                learning_rate=0.001, schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ import towers
 from tests import ROOT
 from tests.harness import small
 from towers.cli.command_line import main
-from towers.cli.flags import format_help
+from towers.cli.flags import format_help, parse_flags
+from towers.settings.config import Config
 from towers.settings.table import SETTINGS, arguments_of
 
 
 @pytest.mark.parametrize('of, function, own', [
     ('program', towers.Program, {'model', 'train', 'validation', 'optimizer', 'learning_rate',
-                                 'workers', 'validation_tower', 'frozen', 'rate_factors',
-                                 'init_from'}),
+                                 'workers', 'frozen', 'rate_factors', 'init_from'}),
     ('run', towers.train, {'program', 'callbacks'})])
 def test_the_arguments_of_a_function_are_the_settings_with_their_defaults(of, function, own):
   parameters = dict(inspect.signature(function).parameters)
@@ -31,30 +32,34 @@ def test_the_arguments_of_a_function_are_the_settings_with_their_defaults(of, fu
 
 
 def test_no_setting_is_said_twice():
-  names = [*SETTINGS, *(setting.argument for setting in SETTINGS.values() if setting.argument)]
+  names = [*SETTINGS, *(setting.alias for setting in SETTINGS.values() if setting.alias)]
   assert len(set(names)) == len(names)
+  for name in names:
+    assert len(re.findall(rf'(?m)^  (?:--\w+, )?--{name}\b', format_help('main.py'))) == 1, name
 
 
-@pytest.mark.parametrize('settings, flags, in_python, in_flags', [
-    (dict(num_towers=0), ['--num_gpus=0'], 'num_towers=0: it must be at least 1',
-     '--num_gpus=0: it must be at least 1'),
-    (dict(batch_size=2.5), ['--batch_size=2.5'], 'batch_size=2.5: it must be a whole number',
-     '--batch_size=2.5: it must be a whole number'),
+@pytest.mark.parametrize('settings, flags, message', [
+    (dict(num_towers=0), ['--num_gpus=0'], 'num_towers=0: it must be at least 1'),
+    (dict(batch_size=2.5), ['--batch_size=2.5'], 'batch_size=2.5: it must be a whole number'),
     (dict(batch_size=4, accumulate=3), ['--batch_size=4', '--accumulate=3'],
-     'accumulate=3 micro-batches', '--accumulate=3 micro-batches'),
+     'accumulate=3 micro-batches'),
     (dict(input_mode='all'), ['--input_mode=all'],
-     'input_mode=all: choose one of split, next, shard',
-     '--input_mode=all: choose one of split, next, shard'),
+     'input_mode=all: choose one of split, next, shard'),
     (dict(num_towers=1, validation_tower=True), ['--num_gpus=1', '--validation=tower'],
-     'validation_tower=True takes one tower for itself, and num_towers=1 leaves none',
-     '--validation=tower takes one tower for itself, and --num_gpus=1 leaves none')])
-def test_a_message_names_arguments_in_python_and_flags_in_a_shell(
-    settings, flags, in_python, in_flags, capsys):
+     'validation_tower=True takes one tower for itself, and num_towers=1 leaves none')])
+def test_a_setting_has_one_name_in_python_and_in_a_shell(settings, flags, message, capsys):
   with pytest.raises(towers.UsageError) as caught:
     small.program(**settings)
-  assert in_python in str(caught.value) and '--' not in str(caught.value)
+  assert message in str(caught.value) and '--' not in str(caught.value)
   assert main(['main.py', '--device=cpu', '--data=synthetic', '--model=linear', *flags]) == 2
-  assert in_flags in capsys.readouterr().err
+  assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('flags', [
+    ['--num_towers=3', '--validation_tower'], ['--num_gpus=3', '--validation=tower'],
+    ['--num_gpus', '3', '--validation', 'tower']])
+def test_the_other_name_of_a_flag_is_the_same(flags):
+  assert parse_flags(['main.py', *flags]) == Config(num_towers=3, validation_tower=True)
 
 
 @pytest.mark.parametrize('settings', [

@@ -21,7 +21,7 @@ def list_ops(**settings):
   """Returns the names of all ops of a program of two towers."""
   data_set = data.load_synthetic(image_shape=(4, 4, 1), num_train=16, num_validation=8)
   with tf.Graph().as_default() as graph:
-    build_configured(Config(model='linear', batch_size=8, num_gpus=2, device='cpu', **settings),
+    build_configured(Config(model='linear', batch_size=8, num_towers=2, device='cpu', **settings),
                      models.build_classifier('linear', num_classes=10), data_set)
     return {op.name for op in graph.get_operations()}
 

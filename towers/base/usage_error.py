@@ -36,9 +36,9 @@ class ToldError(Exception):
     if getattr(before, 'func', None) is not _end:
       sys.excepthook = functools.partial(_end, before)
 
-  def tell(self, translate: Callable[[str], str] = str) -> int:
-    """Writes the message, translated, to stderr; returns the exit code."""
-    write_line(f'towers: {self.label}{translate(str(self))}', sys.stderr)
+  def tell(self) -> int:
+    """Writes the message to stderr; returns the exit code."""
+    write_line(f'towers: {self.label}{self}', sys.stderr)
     return self.exit_code
 
   def _render_traceback_(self) -> List[str]:

@@ -27,8 +27,7 @@ def _parse_factors(text: Optional[str]) -> Dict[str, float]:
 def build_configured(config: Config, model: Model, data_set: DataSet,
                      workers: Optional[Workers] = None) -> Program:
   """Returns the program that a config describes; the `workers` that TF_CONFIG says if None."""
-  settings = {name: getattr(config, setting.name)
-              for name, setting in arguments_of('program').items()}
+  settings = {name: getattr(config, name) for name in arguments_of('program')}
   if config.optimizer in DECAYING:
     settings['weight_decay'] = 0.0
   started = None
@@ -38,7 +37,6 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
   return Program(
       model, train=data_set.train,
       validation=None if config.validation == 'none' else data_set.validation,
-      validation_tower=config.validation == 'tower',
       learning_rate=lambda plan: build_learning_rate(config, plan, get_examples_seen()),
       optimizer=lambda rate: build_optimizer(config, rate), frozen=config.frozen or (),
       rate_factors=_parse_factors(config.rate_factors), init_from=started,

@@ -15,7 +15,7 @@ from towers.annexes import load as load_annex
 from towers.base.output import flush_streams, open_closed_streams
 from towers.base.usage_error import ToldError, UsageError
 from towers.cli import jobs
-from towers.cli.flags import parse_flags, say_in_flags
+from towers.cli.flags import parse_flags
 from towers.cli.user_functions import give_function, give_predict
 from towers.cli.xla import set_xla
 from towers.placement.cluster import read_cluster
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
           give_predict(config.model, predict)
       return 0 if config is None else _run(config, startup, signals, command)
     except ToldError as error:
-      return error.tell(say_in_flags)
+      return error.tell()
     finally:
       flush_streams()
 

@@ -27,16 +27,9 @@ _LEFT = 53
 _HELP = {**dict.fromkeys(('help', 'helpfull', 'h'), 'show all flags'),
          'helpshort': 'show the most used flags',
          'version': 'show the versions of towers, TensorFlow and Python'}
-# What Python calls some of them.
-_IN_PYTHON = {'validation_tower=True': 'validation=tower',
-              'validation_tower=False': 'validation=switch',
-              **{setting.argument: name for name, setting in SETTINGS.items() if setting.argument}}
-# A setting in a message: a name that is no other word, or one before its value; values are none.
-_NAMED = re.compile(r"(?<![\w./'\"=-])(?<!\w\()(?:(?:%s)(?![\w/(]|\.\w)|(?:%s)(?==))" % (
-    '|'.join(name for name in SETTINGS if '_' in name), '|'.join(SETTINGS)))
 # The flags of --helpshort: they fit a screen.
 COMMON = (
-    'data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus',
+    'data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_towers',
     'device', 'model', 'batch_norm', 'optimizer', 'learning_rate', 'schedule', 'epochs', 'steps',
     'validation', 'validate_every', 'checkpoint_dir', 'result_file', 'summary_dir', 'report',
     'doctor', 'export_dir', 'predict')
@@ -61,12 +54,14 @@ def parse_flags(arguments: Sequence[str],
     default = str(setting.default) if setting.kind is Count else setting.default
     define = _DEFINE.get(setting.kind, flags.DEFINE_string)
     define(setting.name, default, setting.help, flag_values=values)
+    if setting.alias:
+      flags.DEFINE_alias(setting.alias, setting.name, flag_values=values)
   try:
     left = values(list(arguments), known_only=others is not None)[1:]
     if others is not None:
       left = others([arguments[0], *left])[1:]
   except flags.Error as error:
-    raise UsageError(f'{_explain(error, others)}\nFlags: python '
+    raise UsageError(f'{_explain(error, [*values, *(others or ())])}\nFlags: python '
                      f'{_name_command(arguments[0])} --helpshort, or --help for all') from None
   if left:
     raise UsageError(f"{' '.join(left)}: not a flag. Flags begin with --, as "
@@ -77,8 +72,10 @@ def parse_flags(arguments: Sequence[str],
   if any(values[name].value for name in _HELP):
     write_line(format_help(arguments[0], COMMON if values['helpshort'].value else None))
     return None
-  return Config(**{name: _convert(setting, values[name].value)
-                   for name, setting in SETTINGS.items()})
+  given = {name: _convert(setting, values[name].value) for name, setting in SETTINGS.items()}
+  if given['validation'] == 'tower':
+    given.update(validation='switch', validation_tower=True)
+  return Config(**given)
 
 
 def _name_command(program):
@@ -96,6 +93,8 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
     lines += [f'{group}:'] if shown else []
     for setting in shown:
       left, text = f'  --{setting.name}', setting.help
+      if setting.alias:
+        left += f', --{setting.alias}'
       if setting.choices and len(left + '|'.join(setting.choices)) < _LEFT:
         left += '=' + '|'.join(setting.choices)
       elif setting.choices:
@@ -116,19 +115,11 @@ def format_versions() -> str:
           f'Python {platform.python_version()}')
 
 
-def say_in_flags(message: str) -> str:
-  """Returns what is said of settings in Python's words, `num_towers=9`, in those of the flags."""
-  for words, flag in _IN_PYTHON.items():
-    message = re.sub(rf'(?<![\w-]){words}\b', flag, message)
-  return _NAMED.sub(r'--\g<0>', message)
-
-
-def _explain(error, others):
+def _explain(error, names):
   """Returns what is wrong with a flag, in our words, and the flag that was meant."""
   wrong_value = re.match(r'flag --(\w+)=(.*?): ', str(error), re.DOTALL)
   if isinstance(error, flags.UnrecognizedFlagError):
-    typed = _IN_PYTHON.get(error.flagname)
-    meant = [typed] if typed else find_meant(error.flagname, [*SETTINGS, *(others or ())])
+    meant = find_meant(error.flagname, names)
     guess = f": did you mean --{' or --'.join(meant)}?" if meant else '.'
     return f'There is no flag --{error.flagname}{guess}'
   if wrong_value and wrong_value[1] in SETTINGS:

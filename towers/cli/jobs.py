@@ -9,7 +9,6 @@ import towers.models as models
 from towers.annexes import load as load_annex
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_parameters
-from towers.cli.flags import say_in_flags
 from towers.cli.user_functions import find_predict, load_function
 from towers.data import DataSet, Examples, LoadSettings, load
 from towers.input.micro_batches import read_accumulate
@@ -74,10 +73,10 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
   if cluster.trains_together and data_set.bad_records is not None:
     # A step that fails while workers wait for each other crashes TensorFlow 1.14 now and then.
-    data_set.bad_records.on_failure = lambda message: end_process(say_in_flags(message), 2)
+    data_set.bad_records.on_failure = lambda message: end_process(message, 2)
   run = Run(config, settings, startup, signals, bad_records=data_set.bad_records)
   run.train(
-      build, devices=devices, num_towers=len(devices.names) - (config.validation == 'tower'),
+      build, devices=devices, num_towers=len(devices.names) - config.validation_tower,
       splits=(data_set.train, data_set.validation),
       described=dict(data=config.data, source=source, model=config.model,
                      update=f'{config.optimizer}, {config.schedule} schedule, '
@@ -123,7 +122,7 @@ def check(config: Config, data_set: DataSet) -> bool:
   reports = []
   for is_training in (True, False):
     reports.append(towers_check.check(
-        model, data_set.train, num_towers=config.num_gpus or 2, batch_size=config.batch_size,
+        model, data_set.train, num_towers=config.num_towers or 2, batch_size=config.batch_size,
         seed=config.seed, batch_norm=config.batch_norm, is_training=is_training,
         device='gpu' if on_gpus else 'cpu'))
     write_line(f'is_training={is_training}: {reports[-1].format()}')
@@ -137,7 +136,7 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   """Measures the input modes without towers; returns examples per second by mode."""
   from towers.placement.devices import build_devices
   measure = load_annex('--input_only')
-  devices = build_devices(config.num_gpus, config.device)
+  devices = build_devices(config.num_towers, config.device)
   return measure(
       data_set.train, devices, batch_size=config.batch_size,
       accumulate=read_accumulate(config.accumulate),
@@ -172,7 +171,7 @@ def _build_devices(config):
   if config.deterministic:
     use_deterministic_kernels()
   use_tf32(config.tf32 == 'on')
-  devices = build_devices(config.num_gpus, config.device, logical_gpus=config.logical_gpus,
+  devices = build_devices(config.num_towers, config.device, logical_gpus=config.logical_gpus,
                           gpu_memory=config.gpu_memory)
   if devices.notice:
     write_line(f'towers: {devices.notice}', sys.stderr)

@@ -50,15 +50,16 @@ def with_known_names(of: str) -> Callable[[_Function], _Function]:
 def _find_meant(of, name, known):
   """Returns what to do about a name that a function does not take."""
   setting = SETTINGS.get(name)
+  called = next((other.name for other in SETTINGS.values() if other.alias == name), None)
+  if called in known:
+    return f': it is called {called} here.'
   if of == 'run' and name in ('train', 'validation'):  # Which are no flags.
     return f': give {name} to towers.Program.'
   if setting is None:
     meant = find_meant(name, known)
     return f": did you mean {' or '.join(meant)}?" if meant else '.'
-  if setting.of == of:
-    return f': it is called {setting.argument} here.'
   if setting.of in _FUNCTIONS:
-    return f': give {setting.argument or name} to {_FUNCTIONS[setting.of]}.'
+    return f': give {name} to {_FUNCTIONS[setting.of]}.'
   return ', which is a flag of the command line alone.'
 
 

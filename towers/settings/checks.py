@@ -40,6 +40,8 @@ def check_config(config: Any) -> None:
   _refuse(config.early_stopping is not None and config.validation == 'none',
           f'early_stopping={config.early_stopping} needs validation, which is none: use '
           'validation=switch.')
+  _refuse(config.validation_tower and config.validation == 'none',
+          'validation_tower has nothing to do with validation=none: leave one of them out.')
 
 
 def _check_learning_rate(config: Any) -> None:

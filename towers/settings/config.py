@@ -40,7 +40,7 @@ class Config(_Values):
     changes: Dict[str, Any] = dict.fromkeys(
         name for name, setting in SETTINGS.items() if setting.whose == 'chief')
     if cluster.is_evaluator:
-      changes.update(validation='switch', summary_dir=self.summary_dir, autotune=False)
+      changes.update(validation_tower=False, summary_dir=self.summary_dir, autotune=False)
     return dataclasses.replace(self, quiet=True, **changes)
 
   def session_settings(self) -> Dict[str, Any]:

@@ -33,7 +33,7 @@ class Setting(NamedTuple):
   Attributes:
     of: 'program' or 'run' if `towers.Program` or `towers.train` takes it as an argument, 'command'
       if the command line alone does.
-    name: of its flag.
+    name: of its flag, and of the argument.
     kind: int, float, bool, list for comma-separated numbers, str for one of its choices, `Count`,
       `Function`, `Path` or `Text`.
     default: where it is not given.
@@ -41,7 +41,7 @@ class Setting(NamedTuple):
     valid: its choices; or a function from a value to what it must be instead, '' or None if it may.
     whose: 'all' if the workers must share it, 'own' if each may have another one, as paths on its
       machine and what changes no result; 'chief' if it is an output, which the chief alone writes.
-    argument: its name in Python, where that is another one.
+    alias: another name of its flag.
   """
   of: str
   name: str
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
   help: str
   valid: Union[Tuple[str, ...], Callable[[Any], Optional[str]]] = ()
   whose: str = 'all'
-  argument: str = ''
+  alias: str = ''
 
   @property
   def choices(self) -> Tuple[str, ...]:

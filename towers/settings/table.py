@@ -97,9 +97,9 @@ GROUPS = {
                  'measure the input modes without towers; train nothing'),
     ),
     'towers': (
-        _program('num_gpus', int, None,
+        _program('num_towers', int, None,
                  'towers, one per GPU; default: all GPUs, or 2 virtual CPU devices', _at_least(1),
-                 whose='own', argument='num_towers'),
+                 whose='own', alias='num_gpus'),
         _program('device', str, 'auto', 'auto: GPUs if there are any, else virtual CPU devices',
                  ('auto', 'gpu', 'cpu'), whose='own'),
         _program('logical_gpus', int, None,
@@ -199,9 +199,9 @@ GROUPS = {
     'loop': (
         _run('epochs', float, None, 'passes over the training split; default: 5', _above_zero),
         _run('steps', int, None, 'weight updates, instead of epochs', _at_least(1)),
-        _command('validation', str, 'switch',
-                 'by all towers in turn; by the last one meanwhile; never',
-                 ('switch', 'tower', 'none')),
+        _command('validation', str, 'switch', 'by all towers in turn; never', ('switch', 'none')),
+        _program('validation_tower', bool, False, 'the last tower validates while the others '
+                 'train; also --validation=tower'),
         _run('validate_every', Text, '1epoch', 'how often to validate, as 500steps or 2epochs'),
         _run('checkpoint_dir', Path, None,
              'folder to save to, and to resume from if it has a checkpoint', whose='own'),
@@ -266,15 +266,13 @@ SETTINGS = {setting.name: setting for group in GROUPS.values() for setting in gr
 
 def arguments_of(of: str) -> Dict[str, Setting]:
   """Returns the settings that `towers.Program` ('program') or `towers.train` ('run') take."""
-  return {setting.argument or setting.name: setting for setting in SETTINGS.values()
-          if setting.of == of}
+  return {name: setting for name, setting in SETTINGS.items() if setting.of == of}
 
 
 def common_to_workers(settings: Mapping[str, Any]) -> Dict[str, Any]:
   """Returns, of settings by their names, those that all workers of a cluster must share."""
-  own = {name for setting in SETTINGS.values() if setting.whose != 'all'
-         for name in (setting.name, setting.argument)}
-  return {name: value for name, value in settings.items() if name not in own}
+  return {name: value for name, value in settings.items()
+          if name not in SETTINGS or SETTINGS[name].whose == 'all'}
 
 
 def find_meant(typed: str, names: Sequence[str]) -> List[str]:

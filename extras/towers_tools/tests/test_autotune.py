@@ -21,11 +21,11 @@ from towers_tools.trials.timed_trial import TimedTrial, format_flags
 
 LOSSES = (2.3, 2.2, 2.1, 2.0, 1.9)
 # With only variables and staging depth at their defaults, few trials are left.
-FEW = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, model='linear')
+FEW = Config(xla='off', graph_rewriter='off', inter_threads=2, num_towers=2, model='linear')
 
 
 def test_settings_become_flags_and_come_back():
-  config = Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True,
+  config = Config(input_mode='shard', num_towers=8, shuffle=False, deterministic=True,
                   learning_rate=0.001, schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
   assert parse_flags(['main.py', *format_flags(dataclasses.asdict(config))]) == config
   assert format_flags(dataclasses.asdict(Config())) == []
@@ -43,7 +43,7 @@ def tuned_by(speeds, config=FEW, **others):
       if setting in others:
         return others[setting]
       speed *= speeds.get(setting, 1.0)
-    return TimedTrial(LOSSES, speed, config.num_gpus)
+    return TimedTrial(LOSSES, speed, config.num_towers)
 
   others = dict(others.get('others', {}))
   return tune(config, run), asked
@@ -143,7 +143,7 @@ def test_the_fingerprint_depends_on_what_matters(monkeypatch, tmp_path):
   different = [fingerprint(Config(), cluster=Cluster(addresses)) for addresses in clusters]
   assert fingerprint(Config(), cluster=Cluster(['c:7', 'd:8'], 1)) == different[0]
   different += [plain] + [fingerprint(Config(**changed)) for changed in (
-      dict(model='linear'), dict(batch_size=65), dict(num_gpus=3), dict(input_mode='next'),
+      dict(model='linear'), dict(batch_size=65), dict(num_towers=3), dict(input_mode='next'),
       dict(xla='off'))]
   monkeypatch.setenv('TF_XLA_FLAGS', '--tf_xla_auto_jit=2')
   different.append(fingerprint(Config()))
@@ -193,7 +193,7 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
   # Trials write to no file of the run.
   files = dict.fromkeys(('checkpoint_dir', 'summary_dir', 'report', 'trace_file', 'export_dir',
                          'result_file'), str(tmp_path / 'mine'))
-  config = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, batch_size=100,
+  config = Config(xla='off', graph_rewriter='off', inter_threads=2, num_towers=2, batch_size=100,
                   epochs=90.0, autotune=True, on_nan='rollback', trace_steps='2:3', **files)
   for words in ('trials of 40 steps', 'remembered in'):
     tuned = autotune.autotune(config, command=[sys.executable, str(tmp_path / 'main.py')])

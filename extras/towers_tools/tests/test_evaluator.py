@@ -99,4 +99,4 @@ def test_a_damaged_file_of_evaluations_is_replaced(text, tmp_path):
 def test_without_a_folder_there_is_nothing_to_measure(monkeypatch, capsys):
   monkeypatch.setenv('TF_CONFIG', EVALUATOR)
   assert run([]) == 2
-  assert 'give it the --checkpoint_dir of the workers' in capsys.readouterr().err
+  assert 'give it the checkpoint_dir of the workers' in capsys.readouterr().err

@@ -216,7 +216,7 @@ def test_exporting_again_replaces_it_and_a_full_disk_leaves_what_was_there(
 
 @pytest.mark.parametrize('flags, words', [
     (['--export_dir=there'], ['export_dir=there', 'checkpoint_dir']),
-    (['--predict=images.npy'], ['predict=images.npy', 'either --checkpoint_dir', '--export_dir']),
+    (['--predict=images.npy'], ['predict=images.npy', 'either checkpoint_dir', 'export_dir']),
     pytest.param(['--predict=images.npy', '--checkpoint_dir=saved', '--export_dir=served'],
                  ['either'], marks=pytest.mark.nightly),
     (['--predict=images.npy', '--checkpoint_dir=/nowhere'], ['/nowhere', 'does not exist']),

@@ -51,7 +51,7 @@ def find(monkeypatch, num_towers=2, trial=FITS, largest=None, num_examples=1000,
 
   monkeypatch.setattr(tool, 'run_trial', run_trial)
   monkeypatch.setattr(tool, 'find_free_memory', lambda: 1000 << 20)
-  config = Config(find_batch=True, device='cpu', num_gpus=num_towers, **settings)
+  config = Config(find_batch=True, device='cpu', num_towers=num_towers, **settings)
   found = find_batch(config, Devices(kind, CPUS[:num_towers], ''), num_examples=num_examples,
                      command=['x'])
   return json.loads(json.dumps(found)), tried
@@ -61,7 +61,7 @@ def find(monkeypatch, num_towers=2, trial=FITS, largest=None, num_examples=1000,
 def test_trials_have_the_settings_of_the_run(monkeypatch, capsys, num_towers, accumulate):
   parts = num_towers * accumulate
   found, [first, *_] = find(monkeypatch, num_towers, largest=25 * parts, accumulate=accumulate)
-  assert first['batch_size'] == 64 // parts * parts and first['num_gpus'] == num_towers
+  assert first['batch_size'] == 64 // parts * parts and first['num_towers'] == num_towers
   assert first['accumulate'] == accumulate and first['on_nan'] == 'skip'
   assert found == dict(batch_size=25 * parts, examples_per_tower=25, too_many_per_tower=26,
                        num_towers=num_towers, accumulate=accumulate)

@@ -34,7 +34,7 @@ def find_batch(config: Config, devices: Devices, *, num_examples: int,
     UsageError: not even one example fits, or the program does not run for another reason.
   """
   # With only one device for both, the program says what is wrong.
-  num_towers = max(len(devices.names) - (config.validation == 'tower'), 1)
+  num_towers = max(len(devices.names) - config.validation_tower, 1)
   accumulate = read_accumulate(config.accumulate)
   parts = num_towers * accumulate
   most = num_examples // parts
@@ -42,7 +42,7 @@ def find_batch(config: Config, devices: Devices, *, num_examples: int,
     raise UsageError(f'find_batch: {parts} towers and micro-batches take at least one example each,'
                      f' and there are {num_examples}: use fewer.')
   changes, environment = _limit_memory(config.tower_megabytes, devices, num_towers)
-  changes.update(accumulate=accumulate, num_gpus=num_towers, on_nan='skip')
+  changes.update(accumulate=accumulate, num_towers=num_towers, on_nan='skip')
   has_run: List[int] = []
 
   def fits(rows):

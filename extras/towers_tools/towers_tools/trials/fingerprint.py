@@ -19,7 +19,7 @@ from towers_tools.trials.timed_trial import LEFT_OUT, ROOT
 
 _SOURCE = ('models', 'staging', 'towers')
 # Neither speed nor losses of the first steps depend on these settings.
-_IRRELEVANT = set(LEFT_OUT) - {'validation'} | {
+_IRRELEVANT = set(LEFT_OUT) - {'validation', 'validation_tower'} | {
     'steps', 'result_file', 'validate_every', 'checkpoint_every', 'keep_checkpoints',
     'on_full_disk', 'stall_seconds'}
 _VARIABLES = ('TF_', 'XLA_', 'OMP_', 'CUDA_VISIBLE', 'NCCL_')

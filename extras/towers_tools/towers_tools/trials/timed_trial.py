@@ -20,8 +20,8 @@ from towers.settings.table import GROUPS, SETTINGS
 ROOT = os.path.dirname(EXTRAS)
 # A trial's reports, checkpoints and validations would only be thrown away.
 LEFT_OUT: Dict[str, Any] = dict(
-    autotune=False, epochs=None, validation='none', checkpoint_dir=None, early_stopping=None,
-    on_nan='stop', best_metric='loss')
+    autotune=False, epochs=None, validation='none', validation_tower=False, checkpoint_dir=None,
+    early_stopping=None, on_nan='stop', best_metric='loss')
 LEFT_OUT.update({setting.name: setting.default
                  for setting in (*GROUPS['reporting'], *GROUPS['tools'])})
 # Exit codes after which the last line of stderr says what is wrong.
@@ -64,8 +64,8 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
   # A script gives its own model and data again.
   settings.update({name: getattr(Config, name) for name in ('model', 'data')
                    if is_given(settings[name])})
-  if config.validation == 'tower' and config.num_gpus is not None:
-    settings['num_gpus'] = config.num_gpus - 1
+  if config.validation_tower and config.num_towers is not None:
+    settings['num_towers'] = config.num_towers - 1
   paths = os.pathsep.join(filter(None, [ROOT, os.environ.get('PYTHONPATH')]))
   environment = dict(os.environ, **environment or {}, PYTHONPATH=paths)
   # A trial is not started again, and keeps no checkpoints.
