@@ -193,4 +193,4 @@ def _check_snapshots(variables, ops):
   changed = [variable for variable in others if any(
       write.op is not variable.initializer
       for write in find_writes(variable.graph, [variable.handle.op]))]
-  check_reads([*variables.values(), *changed], needed, fix='use validation=switch')
+  check_reads([*variables.values(), *changed], needed, fix='use validation_tower=False')

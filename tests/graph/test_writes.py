@@ -267,7 +267,7 @@ ASSIGNS = in_place(UPDATES['assign'])
     (dict(model=measures_totals, validation_tower=True), 'accuracy/total whenever .*tf.metrics'),
     (dict(model=updated(updates_in_loop)), 'while/AssignAddVariableOp in .*UPDATE_OPS is part'),
     (dict(model=MODELS['moving average, debiased'], validation_tower=True),
-     'asks for the variable snapshot/average/.*zero_debias=False.*validation=switch'),
+     'asks for the variable snapshot/average/.*zero_debias=False.*validation_tower=False'),
     (dict(model=clips_weights, placement='replicated'),
      'changes the trainable variable weights on the first tower.*trainable=False')])
 def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):

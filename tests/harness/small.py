@@ -217,9 +217,8 @@ class Run:
     settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
     self.config = config = Config(
         input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
-        validation=('tower' if validation_tower else
-                    'switch' if validates or validation else 'none'),
-        num_towers=num_towers, device='cpu', **settings)
+        validation='switch' if validates or validation or validation_tower else 'none',
+        validation_tower=validation_tower, num_towers=num_towers, device='cpu', **settings)
     data_set = DataSet(train or random_examples(13),
                        validation or random_examples(11, 'validation', seed=1),
                        image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)

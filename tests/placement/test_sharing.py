@@ -145,5 +145,5 @@ def test_keras_layers_made_in_every_tower_are_refused_by_name():
 
 
 def test_a_validation_tower_refuses_layers_that_hold_their_variables():
-  with pytest.raises(UsageError, match='reads the variable .*/.* itself.*validation=switch'):
+  with pytest.raises(UsageError, match='reads the variable .*/.* itself.*validation_tower=False'):
     small.Run(model=keras_layers(), num_towers=3, validation_tower=True)

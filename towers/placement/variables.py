@@ -233,7 +233,7 @@ def naming_missing(*, tower: int) -> Iterator[None]:
         'it a name that is the same in every tower. tf.train.ExponentialMovingAverage and '
         'zero_debias=True name averages after the stand-in of a variable: keep the '
         'average in a variable of tf.get_variable, moved by assign_moving_average with '
-        'zero_debias=False; beside a validation tower, use validation=switch.') from error
+        'zero_debias=False; beside a validation tower, use validation_tower=False.') from error
 
 
 @contextlib.contextmanager
