@@ -40,6 +40,7 @@ _PUBLIC = {
     'export': 'towers.session.serving',
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
+    'from_stream': 'towers.data.datasets',
     'from_tfrecords': 'towers.data.records',
     'init_from': 'towers.warm_start.matching',
     'main': 'towers.cli.script',
@@ -84,7 +85,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.cli.script import main
   from towers.data.arrays import from_arrays
   from towers.data.augmented import augmented
-  from towers.data.datasets import from_dataset
+  from towers.data.datasets import from_dataset, from_stream
   from towers.data.examples import DataSet, Examples
   from towers.data.mixed import mixed
   from towers.data.padding import padded

@@ -16,7 +16,7 @@ import numpy as np
 from towers.base.collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.data.examples import Examples
+from towers.data.examples import ENDLESS, Examples
 from towers.graph.writes import StepWrites, find_step_writes
 from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches, check_alike
 from towers.input.micro_batches import read_accumulate
@@ -103,6 +103,8 @@ class TrainingGraph:
     self.placement = choose_placement(settings.variables, train_devices)
     # Only a command knows whether its run is a new one.
     last_batch = 'keep' if settings.last_batch == 'auto' else settings.last_batch
+    if train.num_examples == ENDLESS:  # All batches are full.
+      last_batch = 'carry'
     self.settings.update(variables=self.placement.kind, last_batch=last_batch)
     self._check()
 

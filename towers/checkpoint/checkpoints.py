@@ -221,6 +221,8 @@ class Checkpoints:
     plan = plan.resumed_at(self.point)
     text = explain_order(path, plan=plan, order=self._inputs.order, saved=saved)
     texts += [text and f'WARNING: {text}', explain_batch_size(batch_size, plan, self._inputs.order)]
+    if plan.is_endless:
+      texts.append(f'the stream begins anew: what the {seen:,} examples seen came from is not kept')
     for text in filter(None, texts):
       self.warn(text)
 

@@ -12,6 +12,8 @@ import sys
 import time
 from typing import Any, Callable, Iterator, Optional, Tuple
 
+import numpy as np
+
 from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
@@ -20,7 +22,7 @@ from towers.data.arrays import check_name
 from towers.data.components import Components, find_components
 from towers.data.composite import encode_dataset
 from towers.data.dataset_ops import check_ops
-from towers.data.examples import Examples
+from towers.data.examples import ENDLESS, Examples
 
 _AS_FUNCTION = 'as from_dataset(lambda: tf.data.TextLineDataset(path))'
 _FIX = 'crop or resize it in the data set, or give the split to towers.padded'
@@ -28,7 +30,7 @@ _FIX = 'crop or resize it in the data set, or give the split to towers.padded'
 _ENDLESS, _UNKNOWN = -1, -2
 _COUNTED_AT_ONCE = 1024
 _CHUNK = 16  # Elements that are read at a time, or a few more.
-_SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_LINES = 5.0
 
 
 def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_buffer: int = 10000,
@@ -100,6 +102,47 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
   return examples if is_static else examples._replace(elements=held, unequal=examples)
 
 
+def from_stream(make: Callable[[], Iterator[Any]], like: Any = None, *, name: str = 'stream'
+                ) -> Examples:
+  """Makes a split of examples without a known number or an end.
+
+    def simulate():
+      while True:
+        yield np.float32([…]), np.int32(1)
+
+    program = towers.Program(model, train=towers.from_stream(simulate), …)
+
+  It has no epochs and is not shuffled, and a run that resumes begins it anew. An example is made
+  `staging_depth` steps before the one that takes it: with 0, within that step.
+
+  Args:
+    make: a function without arguments, as a generator is, that returns an iterator of examples,
+      each an array or number, or a tuple or dict of these, of the same shapes. An iterator that
+      waits, as for a queue, lets the step wait. Each of several workers calls it, and takes its
+      share.
+    like: an example; None to make one, which is dropped.
+    name: of the split in messages and name scopes.
+
+  Raises:
+    UsageError: `make` is no such function.
+  """
+  from towers.tensorflow_v1 import tf
+  check_name(name)
+  try:
+    first = next(iter(make())) if like is None else like
+  except (TypeError, StopIteration) as error:
+    raise UsageError(f'{name}: towers.from_stream takes a function that returns an iterator of '
+                     f'examples, as a generator does, and got {make!r:.80}: {error!r}.') from None
+  arrays = tf.nest.map_structure(np.asarray, first)
+  types = tf.nest.map_structure(lambda array: tf.as_dtype(array.dtype), arrays)
+  shapes = tf.nest.map_structure(lambda array: tf.TensorShape(array.shape), arrays)
+
+  def elements() -> Any:
+    return _make(lambda: tf.data.Dataset.from_generator(lambda: iter(make()), types, shapes), name)
+
+  return Examples(ENDLESS, elements=elements, name=name)
+
+
 def _make(dataset: Any, name: str) -> Any:
   """Returns the data set in the program's graph, outside of any function of another data set.
 
@@ -153,7 +196,8 @@ def _find_size(dataset: Any, name: str) -> int:
     [size] = _take(tf.data.Dataset.from_tensors(tf.data.experimental.cardinality(dataset)), 1)
   if size == _ENDLESS:
     raise UsageError(f'{name}: the data set is endless, and the program repeats it by itself: '
-                     'leave .repeat() out, or cut it with .take(n).')
+                     'leave .repeat() out, or cut it with .take(n), or give the Python generator '
+                     'of a stream to towers.from_stream.')
   return int(size)
 
 
@@ -212,7 +256,8 @@ def _read_all(dataset: Any, name: str, what: str) -> int:
       count += len(batch)
       if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
         said = time.monotonic()
-        write_line(f'{name}: {what} of the data set, {count:,} so far', sys.stderr)
+        write_line(f'{name}: {what} of the data set, {count:,} so far; num_examples=… spares this '
+                   'pass, and what has no end goes to towers.from_stream', sys.stderr)
   return count
 
 

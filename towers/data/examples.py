@@ -18,6 +18,9 @@ import numpy as np
 
 from towers.data.bad_records import BadRecords
 
+# Of a stream, which never ends an epoch.
+ENDLESS = 2 ** 50
+
 
 class Padding(NamedTuple):
   """How batches of examples of unequal sizes are padded; see `padded`."""
@@ -74,7 +77,7 @@ class Examples(NamedTuple):
   Functions run as written, without autograph: where a tensor decides, use `tf.cond`.
 
   Attributes:
-    num_examples: elements of one epoch, exactly.
+    num_examples: elements of one epoch, exactly; `ENDLESS` of a stream.
     elements: None where the elements are the indices 0 … num_examples - 1, int64. Without random
       access, `elements(*arrays) -> tf.data.Dataset` of `num_examples` cheap elements, each time in
       the same order.

@@ -156,8 +156,10 @@ def _order_elements(elements, examples, plan, shard, part, *, seed):
   would take other elements in the same steps.
   """
   check_ranks(elements, examples.name)
-  missing = _missing_elements(elements, plan, examples.name)
-  elements = elements.concatenate(missing).take(plan.num_examples)
+  elements = elements.concatenate(_missing_elements(elements, plan, examples.name))
+  if plan.is_endless:  # From its beginning, also where a run has resumed.
+    return _take_places(elements, shard, part.place)
+  elements = elements.take(plan.num_examples)
   if seed is not None:
     elements = elements.shuffle(examples.shuffle_buffer or plan.num_examples, seed=seed,
                                 reshuffle_each_iteration=False)
@@ -188,6 +190,8 @@ def _missing_elements(elements, plan, name):
   def fail(_):
     message = (f'{name} promised num_examples={plan.num_examples}, but its elements ended before '
                'that.')
+    if plan.is_endless:
+      message = f'{name}: the stream has ended: let it wait for more, or train fewer steps.'
     with tf.control_dependencies([tf.Assert(False, [message])]):
       return build_zeros(elements, first_size=None)
 

@@ -20,7 +20,7 @@ from towers.base.output import write_line
 from towers.base.splitmix import as_int64
 from towers.base.usage_error import UsageError
 from towers.data.composite import encode_dataset
-from towers.data.examples import Examples
+from towers.data.examples import ENDLESS, Examples
 from towers.input.plan import Plan, ResumePoint
 from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
 
@@ -148,14 +148,15 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
   A single one takes each of them once in an epoch; where it trains, a warning says what is lost.
 
   Args:
-    examples: a split; of one with an index nothing is read.
+    examples: a split; of one with an index, or a stream, nothing is read.
     num_iterators: of all workers.
     is_trained: whether a run trains on it.
 
   Raises:
     UsageError: names the first element that differs, and what to write.
   """
-  if examples.elements is None or num_iterators == 1 and not is_trained:
+  is_stream = examples.num_examples == ENDLESS
+  if examples.elements is None or is_stream or num_iterators == 1 and not is_trained:
     return
   differing = _read_twice(examples, are_made_twice=num_iterators > 1)
   if differing is None:

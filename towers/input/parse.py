@@ -47,7 +47,9 @@ def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ro
     batches = data_sets.map_by_reader(batches, function)
   elif examples.parse_batch is not None:
     batches = batches.map(function, num_parallel_calls=min(parallel_calls, _PARALLEL_BATCHES))
-  return (batches.prefetch(num_ahead).with_options(data_sets.plain_data_options()),
+  if num_ahead:
+    batches = batches.prefetch(num_ahead)
+  return (batches.with_options(data_sets.plain_data_options()),
           operator.methodcaller('get_next'))
 
 

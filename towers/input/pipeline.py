@@ -79,6 +79,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     UsageError: an unknown mode, or examples that cannot fill the batches of `last_batch=carry`.
   """
   _check(examples, plan, mode)
+  shuffle &= not plan.is_endless
   with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
     fed = Fed([tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays],
               tf.placeholder(tf.int64, [], 'start_epoch'),
@@ -90,6 +91,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       deals *= plan.num_towers
     calls = -(-(parallel_calls or count_cores()) // len(shards))
     num_ahead = _PREFETCHED_BATCHES * (plan.num_towers if mode == 'next' else 1)
+    if plan.is_endless:  # What is made later may know more.
+      num_ahead = 0
 
     get_nexts: List[Callable[[], Any]] = []
     initializers: List[Any] = []
@@ -134,6 +137,9 @@ def _check(examples, plan, mode):
     raise UsageError('last_batch=carry takes full batches, and on_bad_record=skip leaves damaged '
                      'records out of them: use last_batch=keep, or on_bad_record=fail.')
   check_choice('input_mode', mode, INPUT_MODES)
+  if plan.is_endless and mode == 'shard':
+    raise UsageError(f'input_mode=shard would begin the stream {examples.name} once for each '
+                     'tower: use input_mode=split.')
 
 
 def _choose_order(examples, plan, seed):

@@ -33,7 +33,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from towers.base.usage_error import UsageError, check_choice
-from towers.data.examples import Buckets, Mixture
+from towers.data.examples import ENDLESS, Buckets, Mixture
 from towers.input.buckets import order_by_length
 from towers.input.mixing import order_by_parts
 from towers.input.permutation import permute
@@ -79,6 +79,11 @@ class Plan(NamedTuple):
   num_workers: int = 1
   rank: int = 0
   since: ResumePoint = ResumePoint()
+
+  @property
+  def is_endless(self) -> bool:
+    """Whether the examples are a stream, without epochs."""
+    return self.num_examples == ENDLESS
 
   @property
   def carries(self) -> bool:
@@ -216,7 +221,13 @@ class Plan(NamedTuple):
     """Returns the steps of so many epochs from the first step on, rounded; at least 1.
 
     Where the rest is carried, the last step is the one that ends the last epoch.
+
+    Raises:
+      UsageError: of a stream.
     """
+    if self.is_endless:
+      raise UsageError(f'{epochs:g} epochs of a stream, which has none: count in steps, as '
+                       'steps=1000.')
     if self.carries:
       return max(1, math.ceil((epochs * self.num_examples - self.offset) / self.batch_size))
     return max(1, round(epochs * self.steps_per_epoch) - self.offset // self.batch_size)

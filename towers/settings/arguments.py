@@ -12,7 +12,7 @@ from typing import Any, Callable, TypeVar
 import numpy as np
 
 from towers.base.usage_error import UsageError, check_parameters
-from towers.data.examples import DataSet, Examples, Mixture
+from towers.data.examples import ENDLESS, DataSet, Examples, Mixture
 from towers.settings.table import SETTINGS, find_meant
 from towers.tensorflow_v1 import Optimizer, is_dataset
 from towers.update.groups import by_pattern
@@ -91,6 +91,9 @@ def check_examples(name: str, given: Any) -> None:
       raise UsageError(f'{name} is of towers.mixed, which takes some examples of an epoch several '
                        'times, and others not at all: measure each part by itself, as '
                        'session.evaluate(part) does.')
+    if name != 'train' and given.num_examples == ENDLESS:
+      raise UsageError(f'{name} is of towers.from_stream, which has no end: give examples of a '
+                       'known number, as some of the stream in towers.from_arrays.')
     return
   if isinstance(given, DataSet):
     line = f"{name}=data_set.{'train' if name == 'train' else 'validation'}"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional, Tuple, Union
 
 from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
+from towers.settings.table import SETTINGS
 
 # No trace viewer opens many more.
 _MOST_TRACED = 100
@@ -72,6 +73,10 @@ def build_interval(name: str, text: str, plan: Plan) -> Interval:
   Where the rest of an epoch is carried, an epoch's end is within a step: it is due after that.
   """
   count, unit = parse_interval(name, text)
+  if unit == 'epochs' and plan.is_endless:
+    if text != SETTINGS[name].default:
+      raise UsageError(f'{name}={text}, and a stream has no epochs: count in steps, as 500steps.')
+    return Interval(plan.num_examples)  # At the end of the run alone.
   if unit == 'epochs' and plan.carries:
     every = Fraction(count).limit_denominator(10 ** 15) * plan.num_examples
     return Interval(every, plan.batch_size, plan.offset)

@@ -32,12 +32,13 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
 
   name = model or program.settings['model']
   kind = 'GPUs' if devices.kind == 'GPU' else 'virtual CPU devices'
+  num_train = 'a stream of' if program.plan.is_endless else f'{train.num_examples:,}'
   num_validation = 0 if validation is None else validation.num_examples
   lines = [
       f"TensorFlow {tf.__version__}: {_count(len(devices.names), 'tower')} on {kind}; variables: "
       f'{program.placement.kind}, {program.placement.reason}',
       'data: ' + ', '.join(filter(None, [
-          data, f'{train.num_examples:,} training and {num_validation:,} validation examples']))]
+          data, f'{num_train} training and {num_validation:,} validation examples']))]
   if source:
     lines.append(f'  {source}')
   lines += [
@@ -130,8 +131,10 @@ def describe_batch(plan: Plan) -> str:
       shares += ' in turn'
   if plan.accumulate > 1:
     shares += f' x {plan.accumulate} micro-batches'
-  sentence = (f"batch: {shares} = {plan.batch_size:,} global, "
-              f"{_count(plan.steps_per_epoch, 'step')} per epoch")
+  sentence = f'batch: {shares} = {plan.batch_size:,} global'
+  if plan.is_endless:
+    return sentence
+  sentence += f", {_count(plan.steps_per_epoch, 'step')} per epoch"
   if plan.carries:
     if plan.num_examples % plan.batch_size:
       sentence += ' at most, whose rest goes into the first batch of the next one (carry)'

@@ -202,7 +202,8 @@ class Progress(Callback):
 
   def _list_facts(self, now, loss):
     step, pace = self._step, self._pace
-    facts = {'epoch': f'epoch {self._plan.position(step - 1)[0] + 1}/{self._total_epochs}',
+    epoch = f'epoch {self._plan.position(step - 1)[0] + 1}/{self._total_epochs}'
+    facts = {'epoch': 'stream' if self._plan.is_endless else epoch,
              'step': f'step {step:,}/{self._total_steps:,}',
              'loss': f'loss {loss:.4f}'}
     means = self._metrics.since(self._metrics_mark)
