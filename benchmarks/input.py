@@ -184,8 +184,8 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
                       last_batch='drop')
       session = opened.enter_context(open_program(
           config, load(kind, data_dir), num_towers=num_towers, model=build_nothing_model()))
-      session.steps.start(0)
-      ours = session.steps.train
+      session.start()
+      ours = session.train
     _take_turn(ours, batch_size, seconds / 4)
     peak_bytes = read_peak_bytes()
     bare = opened.enter_context(_open_bare(kind, data_dir))

@@ -87,8 +87,8 @@ def _start_towers(opened, model, num_towers, build):
                   learning_rate=LEARNING_RATE, **settings.get(build, {}))
   data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES)
   session = opened.enter_context(open_program(config, data_set, num_towers=num_towers))
-  session.steps.start(0)
-  return session.steps.train, session.tf_session
+  session.start()
+  return session.train, session.tf_session
 
 
 def _start_mirrored(opened, model, num_towers, build):

@@ -67,6 +67,11 @@ class Validation(NamedTuple):
   micro_batch_variable: Optional[Variable] = None
 
   @property
+  def has_tower(self) -> bool:
+    """Whether a tower of its own measures while the others train."""
+    return self.is_validating is None
+
+  @property
   def all_names(self) -> List[str]:
     """The names, and those of metrics of the whole split."""
     return [*self.names, *self.wholes[0]]

@@ -57,5 +57,5 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
         dataclasses.replace(config, num_towers=num_towers, device=kind), losses_alone, data_set,
         Workers(cluster.num_workers, cluster.rank)), **config.session_settings())
     with session.opened(Startup(time.monotonic()), worker), session.as_default():
-      session.steps.broadcast()
+      session.resume()
       yield session

@@ -116,8 +116,8 @@ def run_towers(turns: Turns, net: str, batch_size: int) -> None:
                   validation='none', shuffle=False, last_batch='drop')
   with open_program(config, load_examples(net), num_towers=1, model=build_model(net),
                     cluster=cluster) as session:
-    session.steps.start(0)
-    while turns.end_step(session.steps.train()):
+    session.start()
+    while turns.end_step(session.train()):
       pass
 
 

@@ -23,28 +23,28 @@ def build_config(task: Task) -> Config:
 
 def run_towers(turns: Any, task: Task) -> None:
   """Takes steps in main.py's loop, with progress, signals and checkpoints; without validation."""
+
   from benchmarks.harness.program import open_program
   from towers.checkpoint.checkpoints import Checkpoints
+  from towers.checkpoint.history import History
   from towers.process.signals import Signals
   from towers.settings.timetable import build_timetable
   from towers.tensorflow_v1 import tf
-  from towers.training.keeper import Keeper
   from towers.training.loop import Loop
   from towers.training.reporting.progress import Progress
 
   config = build_config(task)
   with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(
       config, task.load(), num_towers=task.num_towers, model=task.build_model()) as session:
-    steps = session.steps
-    keeper = Keeper(session, Checkpoints(folder, keep=config.keep_checkpoints))
-    progress = Progress(steps, total_steps=_ENDLESS, stream=io.StringIO())
-    turns.watch(steps.session, [variable for variable in tf.trainable_variables()
+    progress = Progress(session, total_steps=_ENDLESS, stream=io.StringIO())
+    turns.watch(session.tf_session, [variable for variable in tf.trainable_variables()
                                 if not variable.name.startswith('copies/')])
-    session.steps.start(0)
+    session.start()
     signals.leave_to_run(progress.seconds_per_step)
     with contextlib.suppress(_Over):
-      Loop(_Run(session, progress, turns), keeper=keeper, progress=progress, signals=signals,
-           timetable=build_timetable(config, steps.plan)).run()
+      Loop(_Run(session, progress, turns), progress=progress, signals=signals,
+           checkpoints=Checkpoints(folder, keep=config.keep_checkpoints), history=History(),
+           timetable=build_timetable(config, session.plan)).run()
 
 
 class _Over(Exception):
@@ -62,7 +62,7 @@ class _Run:
   def step(self):
     return self.session.step
 
-  def has_stepped(self, loss):
+  def report_step(self, loss):
     self.loss = float(loss)
     self._progress.on_step(self)
     if not self._turns.end_step(loss):

@@ -29,7 +29,7 @@ from towers.checkpoint.checkpoints import Checkpoints
 from towers.data import DataSet
 from towers.input import pipeline
 from towers.placement.cluster import read_cluster
-from towers.session.steps import Steps
+from towers.session.engine import Engine
 from towers.tensorflow_v1 import tf
 from towers.training.reporting.progress import Progress
 
@@ -81,9 +81,9 @@ def live(notes, drops_out, flags):
     starting.append(True)
 
   pipeline.fill_empty = small.fill_with_nan
-  Steps.start = wrapped(Steps.start, begin, starting.clear)
-  Progress.step = wrapped(Progress.step,
-                          lambda _, step, loss: note('loss', step, float(loss).hex()))
+  Engine.start = wrapped(Engine.start, begin, starting.clear)
+  Progress.on_step = wrapped(Progress.on_step,
+                             lambda _, run: note('loss', run.step, run.loss.hex()))
   Checkpoints._write = wrapped(Checkpoints._write, lambda *_: note('save'), lambda: note('saved'))
   data_set = DataSet(_numbered(small.random_examples(NUM_TRAIN), 1),
                      _numbered(small.random_examples(NUM_VALIDATION, 'validation', 1),

@@ -45,7 +45,7 @@ def train_part(folder, batch_size, num_steps, **settings):
       taken.append([])
       session.train()
     session.save(str(folder))
-    return taken, session.steps.plan, before, small.read_variables(program, session)
+    return taken, session.plan, before, small.read_variables(program, session)
 
 
 # Chains of batch sizes from each place on, shapes from each on, and what becomes of the last batch.

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import Checkpoints
+from towers.checkpoint.checkpoints import Checkpoints, Snapshot
 from towers.placement.counters import get_global_step
 from towers.tensorflow_v1 import tf
 
@@ -20,7 +20,7 @@ Run = functools.partial(small.Run, num_towers=1)
 
 def save(run, folder):
   with run.graph.as_default():
-    return Checkpoints(str(folder), keep=5).save(run.session)
+    return Checkpoints(str(folder), keep=5).save(run.opened.snapshot())
 
 
 def restore(run, folder):
@@ -68,12 +68,12 @@ def trained(folder, steps, keep=5, warn=pytest.fail):
   """Trains from the newest checkpoint, saves after each step; returns the weights of each."""
   weights = []
   with Run() as run, run.graph.as_default():
-    checkpoints = Checkpoints(str(folder), keep=keep, warn=warn)
-    checkpoints.restore(run.session)
-    run.steps.start(int(run.counters()[0]))
+    checkpoints = Checkpoints(str(folder), keep=keep, warn=warn, inputs=run.program.feed.inputs)
+    run.opened.resume(checkpoints)
+    run.opened.start()
     for _ in range(steps):
       run.train()
-      checkpoints.save(run.session)
+      checkpoints.save(run.opened.snapshot())
       weights.append(run.weights())
     checkpoints.close()
   return weights
@@ -113,15 +113,16 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       shutil.copytree(str(tmp_path / 'whole'), str(folder))
       act(str(folder / 'model.ckpt-3'))
       warnings = []
-      checkpoints = Checkpoints(str(folder), keep=1, warn=warnings.append)
-      assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-2'), damage
+      checkpoints = Checkpoints(str(folder), keep=1, warn=warnings.append,
+                                inputs=run.program.feed.inputs)
+      assert run.opened.resume(checkpoints) == str(folder / 'model.ckpt-2'), damage
       small.assert_same_weights(run.weights(), weights[1], tolerance=0)
       assert 'model.ckpt-3 cannot be read' in warnings[-1], damage
       assert 'resumes from the one before' in warnings[-1], damage
       # The next checkpoint stays, although a newer, damaged one lies beside it.
-      run.steps.start(2)
+      run.opened.start()
       run.train()
-      checkpoints.save(run.session)
+      checkpoints.save(run.opened.snapshot())
       small.assert_same_weights(run.weights(), weights[2], tolerance=0)
       assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-3'), damage
       checkpoints.close()
@@ -221,7 +222,7 @@ def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
     taken = []
     for _ in range(3):
       run.train()
-      snapshot = checkpoints.take(run.session)
+      snapshot = run.opened.snapshot()
       taken.append({name: np.copy(value) for name, value in snapshot.values.items()})
       checkpoints.write(snapshot)
       assert checkpoints.has_saved(snapshot.step)
@@ -238,7 +239,8 @@ def test_another_dtype_is_another_model(tmp_path):
     tf.get_variable('weights', [2])
     get_global_step()
     session.run(tf.global_variables_initializer())
-    Checkpoints(str(tmp_path), keep=1).save(session)
+    values = session.run({variable.op.name: variable for variable in tf.global_variables()})
+    Checkpoints(str(tmp_path), keep=1).save(Snapshot(0, values))
   with tf.Graph().as_default(), tf.Session() as session:
     tf.get_variable('weights', [2], tf.float64)
     with pytest.raises(UsageError, match=r'weights: \[2\] float32 in the checkpoint, \[2\] float64 '
@@ -264,8 +266,10 @@ def write_fixture(folder):
 def test_a_checkpoint_of_four_towers_on_either_target_goes_on_with_one_tower_here(target, tmp_path):
   shutil.copytree(os.path.join(WRITTEN, target), str(tmp_path / target))
   with Run(seed=9) as run:
-    assert restore(run, tmp_path / target)
-    run.steps.start(3)
+    with run.graph.as_default():
+      assert run.opened.resume(Checkpoints(
+          str(tmp_path / target), keep=5, inputs=run.program.feed.inputs))
+    run.opened.start()
     losses = [run.train() for _ in range(3)]
   np.testing.assert_allclose(losses, np.loadtxt(os.path.join(WRITTEN, target, EXPECTED_LOSSES)),
                              atol=1e-5)

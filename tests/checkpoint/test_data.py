@@ -98,7 +98,7 @@ def test_new_data_begins_an_epoch_that_a_run_of_any_shape_ends(last_batch, shape
           session.train()
         weights.append(session.run(tf.trainable_variables()))
         session.save(str(tmp_path))
-        return program.plan, session.steps.plan, list(taken)
+        return program.plan, session.plan, list(taken)
 
   go(np.arange(71), STEP, 'one', last_batch='keep')
   plan, begun, first = go(NEW, STEP + 2, shape, new_data=True)
@@ -121,7 +121,7 @@ def test_the_same_data_resumes_and_a_checkpoint_without_a_record_says_so(tmp_pat
   with tf.Graph().as_default(), program().session() as session:
     session.restore(str(tmp_path / 'new'))
     Checkpoints(str(tmp_path / 'old'), keep=1, inputs=session.program.feed.inputs).save(
-        session.tf_session)
+        session.snapshot())
   train(tmp_path / 'new', AFTER)
   assert 'training data' not in capsys.readouterr().out
   train(tmp_path / 'old', AFTER)

@@ -7,7 +7,6 @@ from tests.harness.in_process_cluster import InProcessCluster
 from towers.checkpoint.checkpoints import Checkpoints
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
-from towers.placement.counters import get_global_step
 from towers.tensorflow_v1 import tf
 
 # Seven steps an epoch, the last of two examples. Parts of three steps begin all over an epoch.
@@ -27,16 +26,14 @@ def settings_of(**settings):
 
 
 def checkpoints_of(run, folder, warn=pytest.fail):
-  return Checkpoints(str(folder), keep=5, inputs=run.program.feed.inputs, warn=warn,
-                     averages=run.program.averages)
+  return Checkpoints(str(folder), keep=5, writes=run.program.workers.rank == 0, warn=warn,
+                     inputs=run.program.feed.inputs, averages=run.program.averages)
 
 
 def restore(run, folder, warn=pytest.fail):
   with run.graph.as_default():
-    if run.program.workers.rank == 0:
-      checkpoints_of(run, folder, warn).restore(run.session)
-    run.steps.broadcast()
-    run.steps.start(int(run.session.run(get_global_step())))
+    run.opened.resume(checkpoints_of(run, folder, warn))
+    run.opened.start()
 
 
 def train_part(shape, folder, is_first):
@@ -58,7 +55,7 @@ def train_part(shape, folder, is_first):
 
 def save(run, folder):
   with run.graph.as_default():
-    checkpoints_of(run, folder).save(run.session)
+    checkpoints_of(run, folder).save(run.opened.snapshot())
 
 
 def all_weights(run):
@@ -85,9 +82,9 @@ def write_checkpoint(folder, *, steps, recorded=True, **settings):
   with small.Run(**settings_of(num_towers=1, **settings)) as run, run.graph.as_default():
     run.train(steps)
     if recorded:
-      checkpoints_of(run, folder).save(run.session)
+      checkpoints_of(run, folder).save(run.opened.snapshot())
     else:
-      Checkpoints(str(folder), keep=5).save(run.session)
+      Checkpoints(str(folder), keep=5).save(run.opened.snapshot())
 
 
 def warnings_of(folder, **settings):

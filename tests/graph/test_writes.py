@@ -184,7 +184,7 @@ def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatc
 
   def first_loss(**settings):
     with small.Run(model=functools.partial(model, **settings), num_towers=2, validates=True) as run:
-      return run.steps.train()
+      return run.train()
 
   assert first_loss() == first_loss(update=lambda *_: tf.no_op())
 
@@ -278,7 +278,7 @@ def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):
 @pytest.mark.nightly
 def test_averages_of_tensors_have_names_without_a_tower():
   with small.Run(model=averages_a_tensor, num_towers=3) as run:
-    run.steps.train()
+    run.train()
     assert 'Mean/ExponentialMovingAverage' in {
         variable.op.name.rstrip('/') for variable in run.graph.get_collection('variables')}
 
@@ -286,7 +286,7 @@ def test_averages_of_tensors_have_names_without_a_tower():
 @pytest.mark.nightly
 def test_towers_that_share_weights_may_clip_them():
   with small.Run(model=clips_weights, num_towers=2) as run:
-    run.steps.train()
+    run.train()
 
 
 @pytest.mark.nightly

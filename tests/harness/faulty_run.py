@@ -18,7 +18,7 @@ from tests.harness import faults, small
 from towers import data, models
 from towers.checkpoint.checkpoints import Checkpoints
 from towers.data import DataSet
-from towers.session.steps import Steps
+from towers.session.engine import Engine
 from towers.tensorflow_v1 import tf
 
 ROW = 5
@@ -77,11 +77,11 @@ def slow_to_build(batch, is_training):
 
 def marked_model(batch, is_training):
   features, labels = batch
-  take_step, trains = Steps.train, []
+  take_step, trains = Engine.take_step, []
 
-  def train(steps, *beside):
+  def train(engine, *validation_pass):
     trains.append(True)
-    return take_step(steps, *beside)
+    return take_step(engine, *validation_pass)
 
   def mark(value):
     if trains:  # The model is measured before the first step.
@@ -89,7 +89,7 @@ def marked_model(batch, is_training):
       time.sleep(0.02)
     return value
 
-  Steps.train = train
+  Engine.take_step = train
   return small.model((through(mark, features), labels), is_training)
 
 

@@ -3,7 +3,9 @@
 import concurrent.futures
 import contextlib
 import functools
+import json
 import socket
+import threading
 from typing import Dict, List, Tuple
 
 from tests.harness.small import Run
@@ -57,12 +59,22 @@ class InProcessCluster:
         self.servers = self._reusable.pop() if self._reusable else _Servers(num_workers)
       return self.servers.target(rank, config)
 
+    values, all_are_here = [None] * num_workers, threading.Barrier(num_workers)
+
+    def share(rank, value):
+      values[rank] = json.loads(json.dumps(value))
+      all_are_here.wait(SECONDS_TO_ANSWER)
+      shared = list(values)
+      all_are_here.wait(SECONDS_TO_ANSWER)
+      return shared
+
     self.runs = [Run(rank=rank, num_workers=num_workers, serve=functools.partial(serve, rank),
-                     **settings) for rank in range(num_workers)]
+                     share=functools.partial(share, rank), **settings)
+                 for rank in range(num_workers)]
     self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
 
   def __enter__(self):
-    self.each(lambda run: (run.steps.broadcast(), run.steps.start(0)))
+    self.each(lambda run: (run.opened.resume(), run.opened.start()))
     return self
 
   def __exit__(self, error, *_):

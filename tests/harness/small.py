@@ -186,9 +186,10 @@ def read_variables(program, session):
 class _Member:
   """Stands in for a worker that has met the others, which the tests call at once."""
 
-  def __init__(self, run):
+  def __init__(self, run, rank, share):
     self._run = run
-    self.peers = types.SimpleNamespace(explain=lambda error: None, stop=lambda: None)
+    self.cluster = types.SimpleNamespace(is_chief=rank == 0)
+    self.peers = types.SimpleNamespace(explain=lambda error: None, stop=lambda: None, share=share)
 
   def compare_graphs(self, *_):
     pass
@@ -202,7 +203,7 @@ class Run:
 
   def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None,
                validation=None, validates=False, model=model, shuffle=False, validation_tower=False,
-               rank=0, num_workers=1, serve=None, make_model=None, **settings):
+               rank=0, num_workers=1, serve=None, share=None, make_model=None, **settings):
     """Opens the program, by default on 13 random examples.
 
     Args:
@@ -211,6 +212,7 @@ class Run:
       validates: whether it validates by the switch, which costs a third of the graph, as it does
         where `validation` is given; with `validation_tower` the last tower validates.
       serve: for one of several workers, returns the target for a session's config.
+      share: for one of several workers, see `Peers.share`.
       make_model: returns the model, whose variables it makes before the program; None for `model`.
       **settings: of Config.
     """
@@ -235,9 +237,10 @@ class Run:
     self.opened = towers.Session(self.program)
     self._closing = contextlib.ExitStack()
     self._closing.enter_context(self.opened.opened(
-        Startup(time.monotonic()), _Member(self) if num_workers > 1 else None))
-    self.steps = self.opened.steps
-    self.session = self.steps.session
+        Startup(time.monotonic()), _Member(self, rank, share) if num_workers > 1 else None))
+    # For a look at the inside of a session, of which it knows nothing.
+    self.engine = self.opened._engine
+    self.session = self.engine.session
     self.table = ''
     if self.program.warm_start and rank == 0:
       self.table = self.program.warm_start.open()
@@ -245,7 +248,7 @@ class Run:
     self.initial_weights = self.weights()
 
   def __enter__(self):
-    self.steps.start(0)
+    self.opened.start()
     return self
 
   def __exit__(self, *error):
@@ -280,8 +283,8 @@ class Run:
 
   def validate(self):
     """Returns the metrics' means over the validation split, and the number of examples."""
-    validation_pass = self.steps.begin_pass(0)
-    self.steps.validate(validation_pass)
+    validation_pass = self.opened.begin_validation()
+    self.opened.finish_validation(validation_pass)
     return validation_pass.means(), validation_pass.num_examples
 
 

@@ -33,7 +33,7 @@ def test_splits_that_have_moved_start_one_after_another(monkeypatch):
   with small.Run(validates=True) as run:
     plain, runs = run.session.run, []
     monkeypatch.setattr(run.session, 'run', lambda *args: [runs.append(str(args)), plain(*args)][1])
-    run.steps.start(0)
+    run.opened.start()
   assert [fetches.count('MakeIterator') for fetches in runs if 'MakeIterator' in fetches] == [1, 1]
 
 

@@ -45,9 +45,9 @@ def measure(*, input_seconds, compute_seconds, steps=6, **settings):
   with small.Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds),
                  **settings) as run:
     run.train(5)
-    before, started = run.steps.metrics.input_wait_seconds, time.monotonic()
+    before, started = run.opened.training_metrics.input_wait_seconds, time.monotonic()
     run.train(steps)
-    return (run.steps.metrics.input_wait_seconds - before) / (time.monotonic() - started)
+    return (run.opened.training_metrics.input_wait_seconds - before) / (time.monotonic() - started)
 
 
 @pytest.mark.nightly(but='0')
@@ -77,8 +77,8 @@ def test_every_kind_of_step_tells_its_wait(settings):
 def test_a_pass_of_a_validation_tower_counts_no_wait_of_its_own():
   with small.Run(num_towers=2, validation_tower=True, train=slow_examples(0.1)) as run:
     started = time.monotonic()
-    validation_pass = run.steps.begin_pass(0)
+    validation_pass = run.opened.begin_validation()
     while not validation_pass.is_complete:
-      loss = run.steps.train(validation_pass)
-    waited = run.steps.metrics.input_wait_seconds
+      loss = run.opened.take_step(validation_pass).loss
+    waited = run.opened.training_metrics.input_wait_seconds
     assert np.isfinite(loss) and 0 <= waited <= time.monotonic() - started

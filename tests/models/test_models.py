@@ -11,7 +11,7 @@ from towers.base.usage_error import UsageError
 from towers.cli.build import build_configured
 from towers.data import load_synthetic
 from towers.placement.devices import build_session_config
-from towers.session.steps import Steps
+from towers.session.engine import Engine
 from towers.settings.config import Config
 from towers.tensorflow_v1 import tf
 
@@ -118,10 +118,10 @@ def test_two_towers_train_all_weights(name, monkeypatch):
     assert [variable for _, variable in program.gradients.gradients] == weights
     with tf.Session(config=build_session_config(program.devices)) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-      steps = Steps(session, program)
-      steps.start(0)
+      engine = Engine(session, program)
+      engine.start(0)
       before = session.run(weights)
-      assert np.isfinite(steps.train())
+      assert np.isfinite(engine.take_step().loss)
       changed = [(new != old).any() and np.isfinite(new).all()
                  for new, old in zip(session.run(weights), before)]
       assert np.mean(changed) > 0.9  # Where a ReLU is dead for all four images, nothing moves.

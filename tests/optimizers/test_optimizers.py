@@ -115,7 +115,7 @@ def test_they_are_numpys_on_any_towers(name, num_towers):
   with Run(model=model, num_towers=num_towers, optimizer=name, **SPLITS, **SETTINGS,
            **TOWERS[num_towers]) as run:
     run.train(NUM_STEPS)
-    run.steps.check_replicas()
+    run.opened.check_replicas()
     weights = run.weights()
   expected = train_by_numpy(name, run.initial_weights)
   for variable in sorted(expected):

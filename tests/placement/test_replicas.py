@@ -24,7 +24,7 @@ def assert_same_replicas(run):
   for name, tower in zip(copies.names, copies.towers):
     np.testing.assert_array_equal(values[f'copies/tower_{tower}/{name}'], values[name],
                                   err_msg=name)
-  run.steps.check_replicas()
+  run.opened.check_replicas()
 
 
 def embedded(batch, is_training):
@@ -49,7 +49,7 @@ CASES = {
 def take_steps(placement, **settings):
   settings = dict(dict(num_towers=3, learning_rate=0.05, validates=True), **settings)
   with small.Run(placement=placement, **settings) as run:
-    losses = [run.steps.train() for _ in range(3)]
+    losses = [run.train() for _ in range(3)]
     means, count = run.validate()
     if run.program.replicas is not None:
       assert_same_replicas(run)
@@ -95,8 +95,8 @@ def test_no_tower_reads_from_another(build):
 
 def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):
   with small.Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
-    run.steps.train()
-    run.steps.check_replicas()
+    run.train()
+    run.opened.check_replicas()
     names = ['copies/tower_2/hidden/biases', 'copies/tower_1/hidden/biases', 'hidden/biases']
     by_name = {variable.op.name: variable
                for variable in tf.global_variables() + tf.get_collection(REPLICAS)}
@@ -104,11 +104,11 @@ def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):
     by_name[names[0]].load(np.nextafter(value, 10), run.session)
     with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower '
                                        '0 .1 of 16 replicas'):
-      run.steps.check_replicas()
+      run.opened.check_replicas()
     # NaN does not equal itself, but its bits do.
     for name in names:
       by_name[name].load(np.full_like(value, np.nan), run.session)
-    run.steps.check_replicas()
+    run.opened.check_replicas()
 
 
 def test_one_gradient_alone_can_be_fetched():
@@ -132,14 +132,14 @@ def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
               tower_build='reuse')
   with small.Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
                  validation=small.random_examples(16, 'validation')) as run:
-    run.steps.train()
+    run.train()
     assert_same_replicas(run)
 
 
 def test_one_tower_has_no_replicas_and_no_collectives():
   with small.Run(num_towers=1, placement='replicated') as run:
     assert run.program.replicas is None and run.program.gradients.all_reduce is None
-    run.steps.train()
+    run.train()
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
 
 
@@ -197,11 +197,11 @@ WRITES = {
 def losses_after(write, path, **settings):
   """Returns the losses of the steps after a write."""
   with small.Run(**settings) as run, run.graph.as_default():
-    run.steps.train()
+    run.train()
     variables = {variable.op.name: variable for variable in tf.trainable_variables()}
     write(run, variables, path)
     small.assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
-    losses = [run.steps.train() for _ in range(2)]
+    losses = [run.train() for _ in range(2)]
     if run.program.replicas is not None:
       assert_same_replicas(run)
     return losses
@@ -233,13 +233,13 @@ def test_initial_values_from_a_checkpoint_reach_all_replicas(tmp_path):
   for num_towers, placement in ((1, 'host'), (3, 'replicated')):
     with small.Run(model=model, num_towers=num_towers, placement=placement) as run:
       small.assert_same_weights(run.initial_weights, other_weights(), tolerance=0)
-      losses.append(run.steps.train())
+      losses.append(run.train())
   assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_a_write_that_replicas_cannot_follow_fails_and_changes_nothing():
   with small.Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
-    run.steps.train()
+    run.train()
     before = test_guard.everything(run)
     biases = tf.trainable_variables()[-1]
     in_branch = tf.cond(tf.constant(True), lambda: biases.assign(biases + 1.0).op, tf.no_op)
@@ -247,5 +247,5 @@ def test_a_write_that_replicas_cannot_follow_fails_and_changes_nothing():
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
       run.session.run(in_branch)
     test_guard.assert_unchanged(test_guard.everything(run), before)
-    run.steps.train()
+    run.train()
     assert_same_replicas(run)

@@ -217,4 +217,4 @@ def test_a_first_step_ends_where_one_tower_fails_while_the_others_wait_for_it(nu
   settings = dict(placement='replicated', tower_build='reuse')
   with small.Run(model=model, num_towers=num_towers, **settings) as run, \
       pytest.raises(tf.errors.OpError, match='no such row'):
-    run.steps.train()
+    run.train()

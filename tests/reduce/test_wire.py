@@ -31,10 +31,10 @@ def test_indices_of_rows_and_votes_are_exact():
         cluster.runs[0].program.gradients.all_reduce)
     for step in range(14):
       run = cluster.runs[step % 2]
-      run.steps.agree('save', True)
+      run.opened.agree('save', True)
       cluster.train()
       one.train()
-      assert [run.steps.agree('save', False) for run in cluster.runs] == [True] * 2
+      assert [run.opened.agree('save', False) for run in cluster.runs] == [True] * 2
     assert_same_rows_moved(cluster, one)
 
 

@@ -12,7 +12,6 @@ from towers.graph.walk import find_needed
 from towers.placement.counters import get_global_step
 from towers.process.run_error import RunError
 from towers.reduce.all_reduce import VOTES
-from towers.session.not_finite import NotFinite
 from towers.tensorflow_v1 import SUMS_16_BITS, tf
 from towers.training.reporting.describe import describe_run
 
@@ -28,7 +27,7 @@ def make_cluster(shape, **settings):
 
 def assert_one_tower(cluster, one, *, steps=STEPS, tolerance=2e-6):
   for _ in range(steps):
-    assert cluster.train() == pytest.approx(one.steps.train(), abs=tolerance)
+    assert cluster.train() == pytest.approx(one.train(), abs=tolerance)
   counters = [run.counters() for run in cluster.runs]
   assert counters == [one.counters()] * len(counters)
   weights = [run.weights() for run in cluster.runs]
@@ -69,7 +68,7 @@ def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_o
             if op.type == 'CollectiveBcastSend']
     assert sum(op.inputs[0].shape.num_elements() for op in sent) == sum(
         value.size for value in averages(run).values())
-    cluster.each(lambda run: run.steps.begin_pass(3))
+    cluster.each(lambda run: run.opened.begin_validation())
     assert not find_different(cluster.each(small.Run.variables))
 
 
@@ -128,13 +127,13 @@ def test_nan_in_one_worker_changes_nothing_in_any(placement, model):
     for run, weights in zip(cluster.runs, before):
       small.assert_same_weights(run.weights(), weights, 0)
       assert run.counters() == [0, 0]
-      assert not any(run.steps.agree(request, False) for request in VOTES)
+      assert not any(run.opened.agree(request, False) for request in VOTES)
 
 
 def take_what_is_not_finite(run):
-  with pytest.raises(NotFinite):
-    run.steps.train()
-  return run.steps.retry()
+  finding = run.opened.take_step().not_finite
+  assert not finding.is_done
+  return finding
 
 
 # Of 2 ** 30 the towers' own gradients are far from an overflow, which float16 has on the way.
@@ -149,7 +148,7 @@ def test_an_overflow_lowers_the_loss_scale_in_all(wire, exponent):
     cluster.train()
     for run in cluster.runs:
       assert run.session.run(run.program.gradients.loss_scale.variable) == 2.0 ** (exponent - 1)
-      assert run.steps.step == 1
+      assert run.opened.step == 1
 
 
 @pytest.mark.nightly
@@ -163,7 +162,7 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
     def refused(run):
       with pytest.raises(RunError, match='not at the same step: this one has done 1.*start all of '
                                          'them again'):
-        run.steps.train()
+        run.train()
 
     cluster.each(refused)
     for run, weights in zip(cluster.runs, before):
@@ -173,7 +172,7 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
 def test_all_workers_get_a_vote_after_the_next_step_and_once():
   with make_cluster((2, 1)) as cluster:
     def agree(request, voter=None):
-      return [run.steps.agree(request, run is voter) for run in cluster.runs]
+      return [run.opened.agree(request, run is voter) for run in cluster.runs]
 
     assert agree('save', cluster.runs[1]) == [False] * 2
     cluster.train()
@@ -190,7 +189,7 @@ def test_the_chiefs_state_becomes_that_of_all():
           value = run.session.run(variable)
           variable.load((value + number).astype(value.dtype), run.session)
     expected = cluster.runs[0].variables()
-    cluster.each(lambda run: run.steps.broadcast())
+    cluster.each(lambda run: run.opened.resume())
     assert 'global_step' in expected and 'hidden/weights/Momentum' in expected
     assert not find_different([expected, *cluster.each(small.Run.variables)])
 

@@ -17,7 +17,7 @@ def fail_of(run):
     run.train(20)
     run.validate()
   error = caught.value
-  message = str(error if isinstance(error, RunError) else explain(error, run.steps))
+  message = str(error if isinstance(error, RunError) else explain(error, run.engine))
   assert '\n' not in message and 'Traceback' not in message
   return message
 
@@ -87,13 +87,13 @@ OUT_OF_MEMORY = ('OOM when allocating tensor with shape[64,128,28,28] and type f
 def test_out_of_memory_names_device_shape_examples_and_what_to_try():
   with small.Run(num_towers=2, batch_size=16) as run:
     error = tf.errors.ResourceExhaustedError(None, None, OUT_OF_MEMORY)
-    message = str(explain(error, run.steps))
+    message = str(explain(error, run.engine))
   for words in ('GPU:1 has no room for a tensor of shape [64, 128, 28, 28], float, 25.7 MB',
                 '8 examples per tower', '(accumulate=2)', '(batch_size=8)', '16 bits',
                 '(recompute=auto)'):
     assert words in message
   with small.Run(num_towers=2, batch_size=2) as run:
-    message = str(explain(tf.errors.ResourceExhaustedError(None, None, 'no room'), run.steps))
+    message = str(explain(tf.errors.ResourceExhaustedError(None, None, 'no room'), run.engine))
   assert 'accumulate' not in message and 'a device has no room: no room' in message
 
 

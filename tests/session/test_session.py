@@ -98,7 +98,7 @@ def test_each_call_does_what_it_does_in_the_main_thread(where, kind, tmp_path):
 
 def count_session_runs(session):
   """Returns a list that grows with each run of the `tf.Session` but those of prepared steps."""
-  counted, shared = [], session.steps.session
+  counted, shared = [], session._engine.session
   run = shared.run
 
   def count(*args, **kwargs):
@@ -115,7 +115,7 @@ def test_a_step_runs_the_session_once():
     counted = count_session_runs(session)
     for _ in range(STEPS):
       session.train()
-    assert not counted and session.steps.runs == 1 + 1 + STEPS  # The start, and the steps.
+    assert not counted and session._engine.runs == 1 + 1 + STEPS  # The start, and the steps.
     session.tf_session.run(get_step(session.program))
     for _ in range(STEPS):  # One look at the counters, whatever else has run.
       session.train()

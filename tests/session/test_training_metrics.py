@@ -85,7 +85,7 @@ def test_a_step_that_is_not_finite_is_in_no_mean():
 
 def edges_of(run):
   """Returns how many tensors cross devices in a step, and how many collectives it has."""
-  roots = [getattr(fetch, 'op', fetch) for fetch in run.steps.calls.fetches['train']]
+  roots = [getattr(fetch, 'op', fetch) for fetch in run.engine.calls.fetches['train']]
   needed = find_needed(roots)
   return (sum(tensor.op.device != op.device for op in needed for tensor in op.inputs
               if tensor.op.type != 'Const'),
@@ -102,7 +102,7 @@ def test_they_cross_with_the_loss_and_cost_no_fetch(shape):
 
   runs = [small.Run(**dict(SETTINGS, model=one), **shape) for one in (plain, model)]
   assert edges_of(runs[0]) == edges_of(runs[1])
-  fetches = [len(run.steps.calls.fetches['train']) for run in runs]
+  fetches = [len(run.engine.calls.fetches['train']) for run in runs]
   assert fetches[1] - fetches[0] == (shape.get('num_workers', 1) > 1)
   counts = [sum(not op.name.startswith('tower_') for op in run.graph.get_operations())
             for run in runs]

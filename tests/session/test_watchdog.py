@@ -14,7 +14,7 @@ def stalled(run, action, free):
   dog = Watchdog(limit_seconds=0.5, on_stall=lambda reason: (reasons.append(reason), told.set()))
   thread = threading.Thread(target=action)
   with dog:
-    dog.steps = run.steps
+    dog.engine = run.engine
     thread.start()
     started = time.monotonic()
     assert told.wait(20)
@@ -29,7 +29,7 @@ def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():
   reasons = []
   with small.Run(num_towers=1) as run, Watchdog(limit_seconds=0.4, on_stall=reasons.append) as dog:
     time.sleep(0.6)
-    dog.steps = run.steps
+    dog.engine = run.engine
     with dog.paused():
       time.sleep(0.8)
     for _ in range(8):
@@ -40,7 +40,7 @@ def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():
 
 
 def test_a_run_ends_even_if_nobody_can_tell_why(monkeypatch):
-  def fail(steps):
+  def fail(engine):
     raise ValueError('no such op')
 
   monkeypatch.setattr(watchdog, 'find_stall', fail)
@@ -51,5 +51,5 @@ def test_a_run_ends_even_if_nobody_can_tell_why(monkeypatch):
 
 def test_a_session_that_does_not_close_is_told():
   with small.Run(num_towers=1, train=small.random_examples(9)) as run:
-    run.steps.activity = 'the end'
-    assert 'does not close' in find_stall(run.steps)
+    run.engine.activity = 'the end'
+    assert 'does not close' in find_stall(run.engine)

@@ -77,7 +77,7 @@ def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, d
     @hypothesis.settings(slowly, max_examples=6)
     @hypothesis.given(names)
     def try_pattern(pattern):
-      run.steps.start(0)
+      run.opened.start()
       follow(pattern, run)
 
     try_pattern()
@@ -129,14 +129,14 @@ def test_no_sequence_of_fetches_blocks(num_towers, depth):
     @hypothesis.settings(slowly, max_examples=10)
     @hypothesis.given(actions)
     def try_actions(pattern):
-      run.steps.start(0)
+      run.opened.start()
       for name, validates in pattern:
         found = answer(run, fetches[name], {is_validating: validates})
         if isinstance(found, Exception):
           assert isinstance(found, tf.errors.InvalidArgumentError)
           assert 'The staging area of tower' in str(found) and 'feed.start()' in str(found)
           break
-      run.steps.start(0)
+      run.opened.start()
       follow(['both', 'validation', 'loss', 'update'], run)
 
     try_actions()
@@ -154,7 +154,7 @@ def test_an_area_out_of_balance_fails_every_run_until_its_feed_starts_again():
         assert '(split train) must hold 2 batches between two runs' in str(found)
         assert f'It holds] [{held}]' in str(found)
       assert (run.weights(), run.counters()) == before
-      run.steps.start(0)
+      run.opened.start()
       follow(['both', 'update', 'both'], run)
 
 

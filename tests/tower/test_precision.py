@@ -10,7 +10,6 @@ from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.placement.replicas import REPLICAS
-from towers.session.not_finite import NotFinite
 from towers.tensorflow_v1 import tf
 from towers.tower.precision import build_precision
 from towers.training.reporting.describe import describe_precision
@@ -68,7 +67,7 @@ def faint(losses):
 @pytest.mark.parametrize('loss_scale, learns', [(1.0, False), (4096.0, True), (None, True)])
 def test_gradients_too_small_for_half_are_saved_by_a_scale(loss_scale, learns):
   with small.Run(model=faint, loss_scale=loss_scale, learning_rate=1e6, **MIXED) as run:
-    run.steps.train()
+    run.train()
     changes = [np.abs(value - run.initial_weights[name]).max()
                for name, value in run.weights().items()]
   assert (max(changes) > 1e-3) == learns
@@ -121,11 +120,11 @@ def test_micro_batches_overflow_where_one_batch_does(accumulate, num_towers):
   def train(loss_scale):
     with small.Run(model=steep, batch_size=12, train=small.random_examples(12), precision='mixed',
                    loss_scale=loss_scale, accumulate=accumulate, num_towers=num_towers) as run:
-      run.steps.train()
+      run.train()
       return run.weights()
 
   small.assert_same_weights(train(512.0), train(1.0), tolerance=1e-3)
-  with pytest.raises(NotFinite):
+  with pytest.raises(towers.RunError, match='not finite'):
     train(1024.0)
 
 
@@ -148,28 +147,27 @@ def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scal
   settings = {**dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed',
                      train=train), **settings}
   with small.Run(**settings) as run:
-    run.steps.train()
+    run.train()
     assert get_scale(run) == (2 ** 15, 1)
     before = test_guard.everything(run)
-    loss = run.steps.train()
-    assert np.isfinite(loss) and run.steps.step == 2 and run.counters() == [2, 16]
+    loss = run.train()
+    assert np.isfinite(loss) and run.opened.step == 2 and run.counters() == [2, 16]
     assert get_scale(run) == (2 ** 14, 0)
     after = test_guard.everything(run)
     changed = {name for name in after if not np.array_equal(before[name], after[name])}
     assert changed == {'global_step', 'examples_seen', 'loss_scale/value', 'loss_scale/good_steps'}
-    run.steps.train()
+    run.train()
     assert run.counters() == [3, 24] and get_scale(run) == (2 ** 14, 1)
     if run.program.replicas is not None:
-      run.steps.check_replicas()
+      run.opened.check_replicas()
 
 
 def test_what_no_scale_can_help_is_not_finite_at_once():
   mixed = dict(num_towers=3, precision='mixed')
   with small.Run(train=faults.poison(TRAIN, test_guard.ROW), **mixed) as run:
-    run.steps.train()
-    with pytest.raises(NotFinite):
-      run.steps.train()
-    assert get_scale(run) == (2 ** 15, 1) and 'tower 2' in run.steps.retry().describe()
+    run.train()
+    assert 'tower 2' in run.opened.take_step().not_finite.describe()
+    assert get_scale(run) == (2 ** 15, 1)
   # Gradients that are NaN at any scale are reported once the scale is 1.
   with small.Run(model=faults.root_of_zero, train=faults.poison(TRAIN, test_guard.ROW, 0.0),
                  **mixed) as run, pytest.raises(towers.RunError):
@@ -177,9 +175,8 @@ def test_what_no_scale_can_help_is_not_finite_at_once():
   # A fixed scale is not touched.
   with small.Run(loss_scale=2.0 ** 15, learning_rate=1e-4, model=squared,
                  train=faults.poison(TRAIN, test_guard.ROW, 300.0), **mixed) as run:
-    run.steps.train()
-    with pytest.raises(NotFinite):
-      run.steps.train()
+    run.train()
+    assert not run.opened.take_step().not_finite.is_done
 
 
 def test_the_scale_grows_after_good_steps_up_to_a_limit(monkeypatch):
@@ -188,7 +185,7 @@ def test_the_scale_grows_after_good_steps_up_to_a_limit(monkeypatch):
   with small.Run(num_towers=2, model=faint, **MIXED) as run:
     scales = []
     for _ in range(7):
-      run.steps.train()
+      run.train()
       scales.append(get_scale(run))
   assert scales == [(2**15, 1), (2**15, 2), (2**16, 0), (2**16, 1), (2**16, 2), (2**16, 0),
                     (2**16, 1)]

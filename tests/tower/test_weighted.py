@@ -11,7 +11,6 @@ from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.test_towers_equal_one import weighted
 from towers.base.usage_error import UsageError
-from towers.session.not_finite import NotFinite
 from towers.tensorflow_v1 import tf
 
 NUM_STEPS = 6
@@ -49,7 +48,7 @@ def penalised(model):
 def train(model, **settings):
   """Returns losses, weights and what validation measures."""
   with small.Run(model=model, validation=VALIDATION, **dict(SETTINGS, **settings)) as run:
-    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    losses = [run.train() for _ in range(NUM_STEPS)]
     small.assert_moved(run.initial_weights, run.weights())
     return losses, run.weights(), run.validate()[0]
 
@@ -86,25 +85,24 @@ def test_penalties_count_once_and_whole(num_towers, num_workers, settings):
 
 def test_a_clip_takes_the_norm_of_the_divided_gradients():
   with small.Run(model=weighted, **dict(EVEN, clip_norm=0.05, learning_rate=1.0)) as run:
-    run.steps.train()
+    run.train()
     moved = [value - run.initial_weights[name] for name, value in run.weights().items()]
   assert np.sqrt(sum((value ** 2).sum() for value in moved)) == pytest.approx(0.05, rel=1e-4)
 
 
 @pytest.mark.nightly(but=1)
-@pytest.mark.parametrize('change, error, message', [
-    (lambda weights: weights + float('nan'), NotFinite, ''),
-    (lambda weights: weights - 0.5, tf.errors.InvalidArgumentError,
-     'loss of the model has a weight below 0'),
+@pytest.mark.parametrize('change, message', [
+    (lambda weights: weights + float('nan'), 'not finite'),
+    (lambda weights: weights - 0.5, 'loss of the model has a weight below 0'),
     (lambda weights: tf.placeholder_with_default(weights[:, 1:], [None, None]),
-     tf.errors.InvalidArgumentError, 'one weight for each value')], ids=['nan', 'below 0', 'fewer'])
+     'one weight for each value')], ids=['nan', 'below 0', 'fewer'])
 def test_weights_that_only_a_run_shows_wrong_end_the_step_before_anything_is_updated(
-    change, error, message):
+    change, message):
   model = changed(lambda losses, weights: towers.Weighted(losses, change(weights)))
   with small.Run(model=model, **EVEN) as run:
     before = run.weights()
-    with pytest.raises(error, match=message):
-      run.steps.train()
+    with pytest.raises(towers.RunError, match=message):
+      run.train()
     small.assert_same_weights(run.weights(), before, tolerance=0)
 
 

@@ -21,9 +21,10 @@ from tests.harness.processes import run_python
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import find_fitting, find_more
 from towers.input.plan import Plan, build_plan
+from towers.process.run_error import OutOfMemory
 from towers.process.signals import Interrupted
+from towers.session.engine import Engine
 from towers.session.out_of_memory import has_changed_nothing, is_out_of_memory
-from towers.session.steps import Steps
 from towers.tensorflow_v1 import tf
 from towers.training.fitting import recall_most, remember_most, take_in_more
 
@@ -262,8 +263,7 @@ def test_an_op_that_no_write_waits_for_proves_nothing():
 
   program = build(model)
   with tf.Session(graph=program.graph) as session, program.graph.as_default():
-    steps = Steps(session, program)
-    steps.activity = 'training'
+    engine = Engine(session, program)
     names = [op.name for op in program.graph.get_operations()]
     applied = next(name for name in names if name.startswith('apply/') and 'Apply' in name)
     for name, expected in (
@@ -271,7 +271,8 @@ def test_an_op_that_no_write_waits_for_proves_nothing():
         (program.feed.put_ops[0].name, False), ('tower_9/Tanh', False)):
       error = tf.errors.ResourceExhaustedError(
           None, None, f'OOM when allocating\n\t [[{{{{node {name}}}}}]]')
-      assert has_changed_nothing(error, steps) == expected, name
+      shortage = OutOfMemory('', cause='', step=1, error=error)
+      assert has_changed_nothing(shortage, engine) == expected, name
 
 
 def test_other_workers_are_told_by_a_file_and_an_exit_code(tmp_path):

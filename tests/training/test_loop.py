@@ -2,16 +2,21 @@
 
 import contextlib
 import functools
+import importlib
 import io
 import itertools
 import json
 import os
+import re
 import signal
+import sys
 import time
 
 import numpy as np
 import pytest
 
+import towers
+from tests import ROOT
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
@@ -19,12 +24,11 @@ from towers.checkpoint.history import MOST_ROLLBACKS, History
 from towers.data import BadRecords
 from towers.process.run_error import RunError
 from towers.process.signals import Interrupted
-from towers.session.not_finite import NotFinite, Retried
+from towers.session.engine import StepResult
+from towers.session.not_finite import Retried
 from towers.settings.timetable import Interval, Timetable
 from towers.tensorflow_v1 import tf
-from towers.training.bad_steps import MOST_SKIPPED_IN_A_ROW
-from towers.training.keeper import Keeper
-from towers.training.loop import Loop
+from towers.training.loop import MOST_SKIPPED_IN_A_ROW, Loop
 from towers.training.run import watch_records
 
 Run = functools.partial(small.Run, validates=True, num_towers=1)
@@ -40,7 +44,7 @@ class Recorder:
     self._interrupt_after = interrupt_after
     self._kill_after = kill_after
 
-  def has_stepped(self, loss):
+  def report_step(self, loss):
     step = self.session.step
     self.losses.append((step, float(loss)))
     if step == self._kill_after:
@@ -54,10 +58,10 @@ class Recorder:
   def has_saved(self):
     self.answers.append('has saved')
 
-  def has_gone_back(self):
+  def report_rewind(self):
     self.lines.append(f'back to {self.session.step}')
 
-  def has_validated(self, measured, means):
+  def report_validation(self, measured, means):
     self.validations.append((measured.step, means['loss'], measured.num_examples))
 
   def write(self, text):
@@ -77,17 +81,20 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
   recorder.session = run.opened
   history = History(metric=metric, patience=patience)
   with run.graph.as_default():
-    keeper = Keeper(run.opened, folder and Checkpoints(
-        str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk, warn=recorder.write,
-        inputs=run.program.feed.inputs), history)
-    keeper.begin()
-    run.steps.start(run.steps.step)
+    checkpoints = Checkpoints(
+        folder and str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk,
+        warn=recorder.write, inputs=run.program.feed.inputs)
+    path = run.opened.resume(checkpoints)
+    if path is not None:
+      checkpoints.read_history(history, path, run.opened.step)
+    run.opened.scale_learning_rate(history.rate_factor)
+    run.opened.start()
     outcome = None
     timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds,
                           on_nan)
     with contextlib.suppress(Interrupted, small.Killed):
-      outcome = Loop(recorder, keeper=keeper, progress=recorder, timetable=timetable,
-                     signals=recorder, clock=clock).run()
+      outcome = Loop(recorder, checkpoints=checkpoints, history=history, progress=recorder,
+                     timetable=timetable, signals=recorder, clock=clock).run()
   return outcome, recorder
 
 
@@ -152,7 +159,7 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
     # The signal came before the validation that is due at step 4; the resumed run does it.
     assert outcome is None and first.validations == [] and first.answers == ['answer', 'has saved']
   with Run() as run:
-    measure, sums, second = run.steps.validate, [], Recorder()
+    measure, sums, second = run.opened.finish_validation, [], Recorder()
 
     def interrupted(validation_pass, goes_on):
       if len(sums) == 1:
@@ -160,7 +167,7 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
       sums.append(validation_pass.step)
       measure(validation_pass, goes_on)
 
-    run.steps.validate = interrupted
+    run.opened.finish_validation = interrupted
     outcome, _ = loop(run, folder=tmp_path / 'parts', recorder=second)
     assert outcome is None and [step for step, _, _ in second.validations] == [4] and sums == [4, 8]
   with Run() as run:
@@ -243,7 +250,7 @@ BAD.arrays[0][12] = np.nan
 
 def test_not_finite_and_stop_keeps_the_weights_before_it(tmp_path):
   with Run(num_towers=2, train=BAD) as run:
-    run.steps.train()
+    run.train()
     weights = run.weights()
   with Run(num_towers=2, train=BAD) as run:
     with pytest.raises(RunError, match='Step 2 .batch 2 of epoch 1. is not finite: in tower 1 the '
@@ -281,7 +288,7 @@ def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_la
   with Run(**settings) as run:
     with pytest.raises(RunError, match='going back 3 times has not helped'):
       loop(run, on_nan='rollback', folder=tmp_path, validate_every=100)
-    assert run.steps.learning_rate() == pytest.approx(0.1 * 0.5 ** MOST_ROLLBACKS)
+    assert run.opened.learning_rate() == pytest.approx(0.1 * 0.5 ** MOST_ROLLBACKS)
     assert run.counters() == [1, 8]
   rollbacks = json.loads((tmp_path / 'history.json').read_text())['rollbacks']
   assert [(entry['step'], entry['to']) for entry in rollbacks] == [(1, 0)] * MOST_ROLLBACKS
@@ -292,17 +299,16 @@ def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_la
 
 def test_after_going_back_what_was_due_is_due_again(tmp_path):
   with Run(num_towers=1, on_nan='rollback', checkpoint_dir=str(tmp_path)) as run:
-    train, failures = run.steps.train, []
+    take_step, failures = run.opened.take_step, []
 
-    def fail_once(beside):
-      if run.steps.step == 9 and not failures:
+    def fail_once(validation_pass):
+      if run.opened.step == 9 and not failures:
         failures.append(9)
-        raise NotFinite
-      return train()
+        return StepResult(np.nan, Retried(
+            np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w']))
+      return take_step()
 
-    run.steps.train = fail_once
-    retried = Retried(np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'])
-    run.steps.retry = lambda: retried
+    run.opened.take_step = fail_once
     outcome, recorder = loop(run, total_steps=12, validate_every=4, save_every=5, on_nan='rollback',
                              folder=tmp_path)
   assert outcome.step == 12 and 'back to 5' in recorder.lines
@@ -354,3 +360,49 @@ def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():
   with watch_records(bad_records, recorder):
     bad_records.report('a/file', 12, 'torn', record=3)
   assert recorder.lines == ['skipped 1 damaged record in 1 file: a/file (1)']
+
+
+def watch_a_step(**settings):
+  """Takes some steps of a plain run; returns what the project does for one.
+
+  That is, its frames inside of the call of `tf.Session`, from the innermost, and the classes whose
+  methods it calls up to the next call.
+  """
+  frames, classes, count = [], set(), itertools.count(1)
+  call = importlib.import_module('towers.tensorflow_v1.call')
+  runs = call._run_callable
+
+  def is_ours(frame):
+    return frame.f_code.co_filename.startswith(os.path.join(ROOT, 'towers'))
+
+  def note(frame, event, _):
+    if event == 'call' and is_ours(frame) and 'self' in frame.f_locals:
+      classes.add(type(frame.f_locals['self']).__name__)
+
+  def run(*args):
+    number = next(count)
+    if number == 7:
+      sys.setprofile(None)
+    results = runs(*args)
+    if number == 6:
+      frame = sys._getframe(1)
+      while frame is not None:
+        if is_ours(frame):
+          frames.append(frame.f_code.co_name)
+          note(frame, 'call', None)
+        frame = frame.f_back
+      sys.setprofile(note)
+    return results
+
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(call, '_run_callable', run)
+    towers.train(small.program(**settings), steps=12, quiet=True)
+  return frames, classes
+
+
+def test_four_frames_and_eight_classes_make_a_step():
+  frames, classes = watch_a_step()
+  assert frames[:frames.index('run', 1) + 1] == ['run', 'take_step', 'take_step', 'run']
+  with open(os.path.join(ROOT, 'BUILD.md'), encoding='utf-8') as file:
+    [named] = re.findall(r'A step calls methods of ([^.]*?)\.', file.read(), re.DOTALL)
+  assert classes == set(re.findall(r'`(\w+)`', named)) and len(classes) <= 8

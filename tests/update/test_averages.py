@@ -59,7 +59,7 @@ def test_averages_are_numpys_to_the_bit_and_training_never_sees_them(
     run.validate()
     assert_equal(run.averages(), recursion(run.initial_weights, weights))
     assert_equal(run.weights(), weights[-1])
-    run.steps.check_replicas()
+    run.opened.check_replicas()
   if num_towers in (2, 3, 4):
     with small.Run(**settings) as plain:
       assert_equal(train(plain)[-1], weights[-1])
@@ -124,7 +124,7 @@ def test_a_pass_that_is_interrupted_leaves_weights_and_averages_in_place():
       raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-      run.steps.validate(run.steps.begin_pass(0), goes_on=stop)
+      run.opened.finish_validation(run.opened.begin_validation(), stop)
     assert_equal(run.weights(), weights)
     for is_done in (False, True):
       with pytest.raises(KeyboardInterrupt), run.program.averages.in_place(
@@ -132,7 +132,7 @@ def test_a_pass_that_is_interrupted_leaves_weights_and_averages_in_place():
         pytest.fail('the context was entered')
       assert_equal(run.weights(), weights)
     assert_equal(run.averages(), averages)
-    run.steps.check_replicas()
+    run.opened.check_replicas()
 
 
 @pytest.mark.nightly

@@ -45,7 +45,7 @@ def is_gated_on_device(run):
 
 def train(steps=5, **settings):
   with Run(**{**dict(num_towers=3, model=normed), **settings}) as run:
-    losses = [run.steps.train() for _ in range(steps)]
+    losses = [run.train() for _ in range(steps)]
     return is_gated_on_device(run), losses, everything(run)
 
 
@@ -94,7 +94,7 @@ def test_no_bit_of_adagrad_moves_either(on_gpus):
                   lambda name, rate, **_: tf.train.AdagradOptimizer(rate))
     with Run(num_towers=2, **settings) as run:
       assert is_gated_on_device(run)
-      run.steps.train()
+      run.train()
       refuse_step(run)
 
 

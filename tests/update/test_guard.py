@@ -11,7 +11,6 @@ from tests.harness import faults, small
 from towers import training_graph
 from towers.placement.replicas import REPLICAS
 from towers.reduce.gradients import ReducedGradients
-from towers.session.not_finite import NotFinite
 from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
 from towers.update import apply
@@ -49,22 +48,19 @@ assert_unchanged = functools.partial(small.assert_same_weights, tolerance=0)
 def refuse_step(run):
   """Takes a step that is not finite and changes nothing; returns all variables."""
   before = everything(run)
-  with pytest.raises(NotFinite):
-    run.steps.train()
+  finding = run.opened.take_step().not_finite
+  assert not finding.is_done and 'tower' in finding.describe()
   assert_unchanged(everything(run), before)
   return before
 
 
 def skip_refused_step(run):
   """Takes a step, one that is refused, and one more; returns variables after the first and last."""
-  run.steps.train()
+  run.train()
   before = refuse_step(run)
-  finding = run.steps.retry()
-  assert not finding.is_done and 'tower' in finding.describe()
-  assert_unchanged(everything(run), before)
-  run.steps.skip()
+  run.opened.skip()
   # The input goes on with the step after it.
-  run.steps.train()
+  run.train()
   after = everything(run)
   assert run.counters()[0] == 3 and all(np.isfinite(value).all() for value in after.values())
   return before, after
@@ -96,7 +92,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_skipped(case, value):
     assert run.counters() == [3, 24]
     changed = [name for name, value in after.items() if not np.array_equal(value, before[name])]
     assert set(run.weights()) <= set(changed)
-    run.steps.check_replicas()
+    run.opened.check_replicas()
 
 
 def slowly_normed(batch, is_training):
@@ -117,25 +113,21 @@ def slowly_normed(batch, is_training):
 def test_the_sums_of_a_skipped_step_are_cleared_too():
   train = faults.poison(TRAIN, ROW)
   with small.Run(num_towers=1, accumulate=2, model=slowly_normed, train=train) as run:
-    run.steps.train()
+    run.train()
     refuse_step(run)
 
 
 def test_the_tower_and_the_first_variable_are_named():
   with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW), model=lambda batch, is_training: {
       'steady': tf.ones_like(batch[0][:, 0]), 'other': small.model(batch, is_training)[0]}) as run:
-    run.steps.train()
-    with pytest.raises(NotFinite):
-      run.steps.train()
-    assert run.steps.retry().describe() == (
+    run.train()
+    assert run.opened.take_step().not_finite.describe() == (
         'in tower 2 the loss other is nan and the gradient of hidden/weights is not finite (the '
         'first of 4 variables out of 4)')
   with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero,
                  accumulate=2) as run:
-    run.steps.train()
-    with pytest.raises(NotFinite):
-      run.steps.train()
-    finding = run.steps.retry()
+    run.train()
+    finding = run.opened.take_step().not_finite
     # The step's second micro-batch has rows 12 to 15: 12 and 13 on tower 0.
     assert finding.describe() == ('in tower 1 the gradient of logits/weights is not finite '
                                   '(the first of 1 variables out of 4)')
@@ -146,14 +138,12 @@ def test_the_tower_and_the_first_variable_are_named():
 def test_what_fails_only_once_is_done_when_it_is_tried_again():
   model = small.with_losses(functools.partial(faults.fails_once, calls=[], at=2))
   with small.Run(num_towers=1) as run:
-    expected = [run.steps.train() for _ in range(4)]
+    expected = [run.train() for _ in range(4)]
   with small.Run(num_towers=1, model=model) as run:
-    losses = [run.steps.train()]
-    with pytest.raises(NotFinite):
-      run.steps.train()
-    finding = run.steps.retry()
+    losses = [run.train()]
+    finding = run.opened.take_step().not_finite
     assert finding.is_done and run.counters() == [2, 13]
-    losses += [finding.loss] + [run.steps.train() for _ in range(2)]
+    losses += [finding.loss] + [run.train() for _ in range(2)]
   assert losses == pytest.approx(expected, abs=1e-6)
 
 
@@ -167,7 +157,7 @@ def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
                         functools.partial(apply.build_train_op, guard=guard))
     with small.Run(num_towers=3, **settings) as run:
       assert any(op.name.startswith('apply/guard/') for op in run.graph.get_operations()) == guard
-      losses = [run.steps.train() for _ in range(5)]
+      losses = [run.train() for _ in range(5)]
       results.append((losses, everything(run)))
   assert results[0][0] == results[1][0]
   assert_unchanged(results[0][1], results[1][1])

@@ -114,7 +114,7 @@ def test_all_towers_start_and_train_alike(files, num_towers, placement, settings
       if run.program.replicas:
         assert run.session.run(run.program.replicas.same).all()
       run.train(3)
-      run.steps.check_replicas()
+      run.opened.check_replicas()
       found = run.variables()
       assert np.array_equal(found['norm/moving_mean'], VALUES['norm/moving_mean'])
       return run.weights()

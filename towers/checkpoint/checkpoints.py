@@ -42,7 +42,7 @@ from towers.input.order import (
   read_point,
 )
 from towers.input.pipeline import Inputs
-from towers.input.plan import Plan, ResumePoint
+from towers.input.plan import ResumePoint
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf
@@ -51,34 +51,34 @@ from towers.warm_start.matching import Names
 
 
 class Snapshot(NamedTuple):
-  """The values of all variables after some updates, by name, and where the data stood then."""
+  """Where a run stands between two steps: as good as a checkpoint, in memory.
+
+  Attributes:
+    step: how many updates are done.
+    values: of all variables, by name; {} where another worker, the chief, has them.
+    point: where the data stands.
+    history: of the run, as text, where it goes on in another graph.
+  """
   step: int
   values: Mapping[str, np.ndarray]
   point: Optional[ResumePoint] = None
-
-
-def take_snapshot(session: Any, plan: Optional[Plan] = None) -> Snapshot:
-  """Returns the values of all variables of the default graph, between two steps of a plan."""
-  values = session.run({variable.op.name: variable for variable in tf.global_variables()})
-  step = int(values[get_global_step().op.name])
-  if plan is None:
-    return Snapshot(step, values)
-  seen = int(values[get_examples_seen().op.name])
-  return Snapshot(step, values, plan.point_at(step)._replace(examples=seen))
+  history: str = ''
 
 
 class Checkpoints:
-  """Saves to and restores from one folder.
+  """Saves to and restores from one folder; without one it does nothing.
 
   Attributes:
-    folder: holds the checkpoints.
+    folder: holds the checkpoints; '' without one.
+    saved_step: the newest that was restored or saved, by the chief where another worker writes.
     error: why the last write failed, if that must end the run; else ''.
     reason: why the last write failed; '' after one that did not.
     point: where the data stood at the checkpoint that was restored; None before.
     warn: called with a message for the user, perhaps from another thread.
   """
 
-  def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
+  def __init__(self, folder: Optional[str], *, keep: int, writes: bool = True,
+               stop_on_full_disk: bool = False,
                inputs: Optional[Inputs] = None, data: Optional[Data] = None,
                averages: Optional[Averages] = None, names: Names = None, new: Sequence[str] = (),
                warn: Callable[[str], None] = write_line):
@@ -86,6 +86,7 @@ class Checkpoints:
 
     Args:
       keep: how many of the newest checkpoints stay, besides the best one.
+      writes: whether this worker writes; another only notes which steps are saved.
       stop_on_full_disk: whether a checkpoint that cannot be written ends the run, or is a warning.
       inputs, data: the order and the examples of the training split, which checkpoints record, and
         a resumed run compares.
@@ -94,8 +95,9 @@ class Checkpoints:
     Raises:
       UsageError: the folder cannot be made, or its path names another file system.
     """
-    check_local_path('checkpoint_dir', folder)
-    self.folder = folder
+    self.folder = folder or ''
+    self.saved_step: Optional[int] = None
+    self._writes = writes and bool(folder)
     self.error = self.reason = ''
     self.point: Optional[ResumePoint] = None
     self._inputs = inputs
@@ -117,10 +119,12 @@ class Checkpoints:
     self._writer: Optional[Writer] = None
     self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
     self._writing: Optional[concurrent.futures.Future] = None
-    self._saved_step: Optional[int] = None
     self._writing_step: Optional[int] = None
+    if not self._writes:
+      return
+    check_local_path('checkpoint_dir', self.folder)
     try:
-      os.makedirs(folder, exist_ok=True)
+      os.makedirs(self.folder, exist_ok=True)
     except OSError as error:
       raise UsageError(f'checkpoint_dir {folder} cannot be made: {error.strerror}. Choose a folder '
                        'that can be written.') from None
@@ -135,6 +139,8 @@ class Checkpoints:
       UsageError: the checkpoint is of another program or other data, or none is whole.
     """
     self.wait()
+    if not self.folder:
+      return None
     self._clean_up()
     reasons: List[str] = []
     for path in [chosen] if chosen else files.find_checkpoints(self.folder):
@@ -150,7 +156,7 @@ class Checkpoints:
       if notice:
         self.warn(notice)
       step = int(session.run(get_global_step()))
-      self._saved_step = step
+      self.saved_step = step
       self._compare_input(session, path, step)
       return path
     if reasons:
@@ -158,34 +164,40 @@ class Checkpoints:
                        'a copy that is whole there, or give another checkpoint_dir to start anew.')
     return None
 
-  def take(self, session: Any, plan: Optional[Plan] = None) -> Snapshot:
-    """Returns the values of all variables, between two steps.
-
-    The `plan` is that of a run that has resumed; None for that of the inputs.
-    """
-    return take_snapshot(session, plan or (self._inputs and self._inputs.plan))
-
   def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
     """Writes a snapshot, and the history, in the background, once the one before it is written."""
     self.wait()
+    if not self._writes:
+      self.saved_step = snapshot.step
+      return
     # Formatted now, since the loop may add to the history meanwhile.
     notes = None if history is None else (history.format(), history.best_first())
     self._writing_step = snapshot.step
     self._writing = self._thread.submit(self._write, snapshot, notes)
 
-  def save(self, session: Any, history: Optional[History] = None,
-           plan: Optional[Plan] = None) -> str:
-    """Saves all variables now, under the number of their updates; returns the path, or raises."""
-    snapshot = self.take(session, plan)
-    self.write(snapshot, history)
+  def write_history(self, history: History) -> None:
+    """Writes the history alone."""
+    if self._writes:
+      write_whole(os.path.join(self.folder, HISTORY), history.format().encode())
+
+  def read_history(self, history: History, path: str, step: int) -> None:
+    """Reads the history that stood beside the checkpoint at `path`, as it was after `step`."""
+    history.read(self.folder, step)
+    if not os.path.exists(os.path.join(self.folder, HISTORY)):
+      write_line(f'{HISTORY} is not beside {path}: the best checkpoint and early stopping start '
+                 'anew')
+
+  def save(self, snapshot: Snapshot) -> str:
+    """Writes a snapshot now, under the number of its updates; returns the path, or raises."""
+    self.write(snapshot)
     self.wait()
     if not self.has_saved(snapshot.step):
       raise RunError(self.error or f'the checkpoint of step {snapshot.step} could not be written')
     return files.path_of(self.folder, snapshot.step)
 
   def has_saved(self, step: int) -> bool:
-    """Whether `step` is the newest that this run restored, saved or is saving."""
-    return step in (self._writing_step, self._saved_step)
+    """Whether there is nothing to save of `step`: it is saved, or being saved, or none is."""
+    return not self.folder or step in (self._writing_step, self.saved_step)
 
   def wait(self) -> None:
     """Waits for the checkpoint that is being written."""
@@ -242,7 +254,7 @@ class Checkpoints:
         path = files.path_of(self.folder, snapshot.step)
         for suffix in files.SUFFIXES:
           os.replace(os.path.join(aside, files.PREFIX) + suffix, path + suffix)
-      self._saved_step = snapshot.step
+      self.saved_step = snapshot.step
       self.reason = ''
       best_first = notes[1] if notes else []
       try:

@@ -69,7 +69,7 @@ class Trial:
     """Opens a session of its own, with initial variables."""
     session = self.program.session()
     with session.opened(Startup(time.monotonic())):
-      yield session.steps.session
+      yield session.tf_session
 
   def run(self, num_steps: int, *, starts: Optional[Sequence[Step]] = None,
           watched: Optional[int] = None, reverses: bool = False) -> List[Step]:

@@ -31,18 +31,19 @@ class OutOfMemory(RunError):
     cause: the device and what it has no room for, in words.
     step: how many steps were done.
     error: TensorFlow's, which says what has failed.
-    standing: where the run stands, to go on from in more micro-batches; None if the failed step may
-      have changed a variable. Only where a run asks for it.
+    activity: what the program was doing, in words.
+    snapshot: of the run between two steps, to go on from in more micro-batches; None if the failed
+      step may have changed a variable. Only where a run asks for it.
   """
 
   def __init__(self, message: str, *, cause: str, step: int, accumulate: Optional[int] = None,
-               error: Any = None):
+               error: Any = None, activity: str = 'training'):
     """Takes the message, and the attributes that are known at once."""
     super().__init__(message)
     self.cause, self.step = cause, step
-    self.accumulate = accumulate
+    self.accumulate, self.activity = accumulate, activity
     self.error: Any = error
-    self.standing: Any = None
+    self.snapshot: Any = None
 
 
 class StartAgain(RunError):

@@ -64,7 +64,7 @@ def find_taken(program: TrainingGraph, fetched: Tuple[tf.Operation, ...]) -> Bat
                      'tower computes.')
   inputs = {op for op in needed if op.type in _INPUT_OPS}
   validation, own = program.validation, set()
-  if validation is not None and validation.is_validating is None:
+  if validation is not None and validation.has_tower:
     own = find_needed([validation.sums.op])
   with program.graph.as_default():
     counters = [get_global_step().op, get_examples_seen().op]

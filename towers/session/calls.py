@@ -3,6 +3,7 @@
 A plain `Session.run` would resolve them again in every step.
 """
 
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from towers.tensorflow_v1 import Call
@@ -63,7 +64,7 @@ class Calls:
     if validation is not None:
       measured = [validation.sums, *flatten_rows(validation.wholes)]
       self.num_measured = len(measured)
-      if validation.is_validating is None:
+      if validation.has_tower:
         self.measure = Call(session, measured)
         self.fetches['measure_and_train'] = measured + train
       else:
@@ -75,7 +76,7 @@ class Calls:
     self.chosen = self.plain
     self._measured: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
-    self._run_instead: Optional[Callable[[List[Any]], Any]] = None
+    self._run_instead: Optional[Callable[..., Any]] = None
 
   def begin_run(self, num_runs: int) -> None:
     """Says after how many runs of its pass the next one measures, where its draws depend on it."""
@@ -90,15 +91,15 @@ class Calls:
     self._is_measured = is_measured
     self._choose()
 
-  def run_by(self, run: Optional[Callable[[List[Any]], Any]]) -> None:
-    """Runs the next steps' fetches by `run(fetches)` in place of `session.run`; None undoes it."""
+  def run_by(self, run: Optional[Callable[..., Any]]) -> None:
+    """Runs the next steps by `run(session.run, fetches)` in place of this; None undoes it."""
     self._run_instead = run
     self._choose()
 
   def _choose(self):
     run = self._run_instead
     if run is not None:
-      self.chosen = self._make(lambda fetches: lambda: run(fetches))
+      self.chosen = self._make(lambda fetches: functools.partial(run, self._session.run, fetches))
     elif self._is_measured:
       # Kept, since the session takes some time to prepare another set of fetches.
       self._measured = self._measured or self._make(lambda fetches: Call(self._session, fetches))

@@ -19,8 +19,8 @@ from towers.graph.sizes import format_bytes
 from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS
 from towers.process.run_error import OutOfMemory, RunError
+from towers.session.engine import Engine
 from towers.session.out_of_memory import NODE, is_out_of_memory
-from towers.session.steps import Steps
 from towers.training_graph import TrainingGraph
 
 # Bytes per element, where they are not 4.
@@ -32,11 +32,11 @@ _LABEL = re.compile(r'label value of (-?\d+) which is outside the valid range of
 _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')
 
 
-def explain(error: Exception, steps: Steps) -> Union[RunError, UsageError]:
+def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
   """Returns the error of a step in words for the user."""
-  program = steps.program
+  program = engine.program
   text = find_message(error)
-  when = f'in {steps.activity}, after {steps.step} steps'
+  when = f'in {engine.activity}, after {engine.step} steps'
   starved = _STARVED.search(text)
   if starved:
     return RunError(f'{starved[0]} between two runs, and another number is there: a run of '
@@ -44,7 +44,7 @@ def explain(error: Exception, steps: Steps) -> Union[RunError, UsageError]:
                     'Nothing was changed. Use session.run instead, and session.restore to go on '
                     'from a checkpoint.')
   if is_out_of_memory(error):
-    return _explain_memory(error, text, when, steps)
+    return _explain_memory(error, text, when, engine)
   cause = find_reason(error)
   nodes = NODE.findall(text)
   feed = next(filter(None, (find_feed(node, program) for node in nodes)), None)
@@ -95,8 +95,8 @@ def _origin(handle):
   return op
 
 
-def _explain_memory(error, text, when, steps):
-  program, plan = steps.program, steps.program.plan
+def _explain_memory(error, text, when, engine):
+  program, plan = engine.program, engine.program.plan
   match = _NO_ROOM.search(text)
   if match:
     shape, dtype, device = match.groups()
@@ -111,11 +111,12 @@ def _explain_memory(error, text, when, steps):
   cause = f'{when}: {where}, at {largest} examples per tower'
   advice = [f'a smaller batch (batch_size={max(plan.num_towers, plan.batch_size // 2)})']
   # Before the first step there are variables alone, of which micro-batches have as many.
-  accumulate = None if steps.activity == 'set-up' else find_more(plan)
+  accumulate = None if engine.activity == 'set-up' else find_more(plan)
   if accumulate is not None:
     advice.insert(0, f'the same batch in more micro-batches (accumulate={accumulate})')
   if program.towers[0].recomputed is None:
     advice.append('activations computed again in the backward pass (recompute=auto)')
   message = (f"Out of memory {cause}. Try {', '.join(advice)}, 16 bits "
              '(precision=mixed), or more towers with the same batch.')
-  return OutOfMemory(message, cause=cause, step=steps.step, accumulate=accumulate, error=error)
+  return OutOfMemory(message, cause=cause, step=engine.step, accumulate=accumulate, error=error,
+                     activity=engine.activity)

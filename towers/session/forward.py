@@ -214,7 +214,7 @@ class ForwardCache:
     self._kept: List[_Kept] = []  # The last one that was asked for at the end.
     self._prepare_read = functools.lru_cache(maxsize=None)(self._build_read)
 
-  def find(self, compute: Callable[..., Any], rows: Rows, steps: Any, *,
+  def find(self, compute: Callable[..., Any], rows: Rows, engine: Any, *,
            is_model: bool) -> Forward:
     """Returns a model, or a function of a batch, with the weights that a session has now."""
     program, key = self._program, (compute, is_model, rows.describe())
@@ -229,10 +229,10 @@ class ForwardCache:
       else:
         self._kept.remove(kept)
       self._kept.append(kept)
-      version = steps.version
+      version = engine.version
       if kept.version != version and kept.forward.variables:
         # By a call, which is no new version.
-        kept.forward.load(self._prepare_read(tuple(kept.forward.variables), steps.session)())
+        kept.forward.load(self._prepare_read(tuple(kept.forward.variables), engine.session)())
         kept.version = version
     return kept.forward
 

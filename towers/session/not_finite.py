@@ -1,12 +1,8 @@
-"""Steps that are not finite: the error, and what a retry finds out."""
+"""Steps that are not finite: what a retry finds out."""
 
 from typing import List, NamedTuple, Sequence
 
 import numpy as np
-
-
-class NotFinite(Exception):
-  """The loss or gradients of a step are not finite; weights, slots and counters are unchanged."""
 
 
 class Retried(NamedTuple):

@@ -13,7 +13,8 @@ from typing import Any, Iterator, Set
 from towers.base.reason import find_message, is_about_room
 from towers.graph.walk import find_dependents, find_loops, find_needed
 from towers.graph.writes import find_writes
-from towers.session.steps import Steps
+from towers.process.run_error import OutOfMemory
+from towers.session.engine import Engine
 from towers.tensorflow_v1 import Operation, tf
 from towers.training_graph import TrainingGraph
 
@@ -34,18 +35,18 @@ def is_out_of_memory(error: Exception) -> bool:
   return isinstance(error, tf.errors.OpError) and bool(_OF_GPUS.search(text))
 
 
-def has_changed_nothing(error: Exception, steps: Steps) -> bool:
+def has_changed_nothing(shortage: OutOfMemory, engine: Engine) -> bool:
   """Whether all variables that a checkpoint holds are as they were before the run that failed.
 
   False where that cannot be shown: the op that failed is in no tower, or behind the first write.
   """
-  program = steps.program
-  if steps.activity == 'warm-up' or steps.activity == 'validation' and program.averages is None:
+  program, activity = engine.program, shortage.activity
+  if activity == 'warm-up' or activity == 'validation' and program.averages is None:
     return True
-  if program.averages is not None and steps.session.run(program.averages.is_exchanged):
+  if program.averages is not None and engine.session.run(program.averages.is_exchanged):
     return False
   writes = _find_step_writes(program)
-  return any(writes <= _find_waiting(op) for op in _find_failed(error, program.graph))
+  return any(writes <= _find_waiting(op) for op in _find_failed(shortage.error, program.graph))
 
 
 def _find_step_writes(program: TrainingGraph) -> Set[Operation]:

@@ -47,7 +47,7 @@ class TrainingMetrics:
       if self._index == 0:
         loss = loss[0]
     self._kept.append((step, loss, is_done, wait, vector))
-    if len(self._kept) >= _MOST_KEPT:
+    if not step % _MOST_KEPT:
       self._sum_up()
     return loss
 

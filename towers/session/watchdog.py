@@ -18,8 +18,8 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from towers.input.pipeline import GET_NEXTS
 from towers.process.run_error import end_process
+from towers.session.engine import Engine
 from towers.session.failure import describe_towers
-from towers.session.steps import Steps
 from towers.tensorflow_v1 import tf
 
 # For all iterators at once; long enough for a busy machine.
@@ -32,10 +32,10 @@ _PERHAPS_THE_MODEL = (' Or an op of the model, such as a tf.py_func, holds the t
 
 
 class Watchdog:
-  """Ends the process if the watched steps make no progress while it is entered.
+  """Ends the process if the watched engine makes no progress while it is entered.
 
   Attributes:
-    steps: the steps that it watches, or None.
+    engine: what it watches, or None.
   """
 
   def __init__(self, *, limit_seconds: float, on_stall: Optional[Callable[[str], Any]] = None,
@@ -50,7 +50,7 @@ class Watchdog:
     self._limit_seconds = limit_seconds
     self._on_stall = on_stall or end_process
     self._clock = clock
-    self.steps: Optional[Steps] = None
+    self.engine: Optional[Engine] = None
     self._has_ended = threading.Event()
     self._pauses = 0
     self._since = clock()
@@ -80,36 +80,36 @@ class Watchdog:
   def _watch(self):
     runs, self._since = None, self._clock()
     while not self._has_ended.wait(min(1.0, self._limit_seconds / 10)):
-      steps = self.steps
-      if steps is None or self._pauses or steps.runs != runs:
-        runs, self._since = steps and steps.runs, self._clock()
+      engine = self.engine
+      if engine is None or self._pauses or engine.runs != runs:
+        runs, self._since = engine and engine.runs, self._clock()
       elif self._clock() - self._since > self._limit_seconds:
         try:
-          reason = find_stall(steps)
+          reason = find_stall(engine)
         except Exception as error:  # A run that hangs must end in any case.
           reason = f'what it waits for could not be found out ({error}).'
         # It may only have been slow, and be done by now.
-        if steps.runs == runs and not self._has_ended.is_set():
+        if engine.runs == runs and not self._has_ended.is_set():
           self._on_stall(f'Nothing went forward for {self._limit_seconds:g} s (stall_seconds) in '
-                         f'{steps.activity}, after {steps.step} steps: {reason}')
+                         f'{engine.activity}, after {engine.step} steps: {reason}')
           return
         runs = None
 
 
-def find_stall(steps: Steps) -> str:
+def find_stall(engine: Engine) -> str:
   """Returns in words what a run that does not return waits for."""
-  if steps.activity == 'the end':
+  if engine.activity == 'the end':
     return 'the session does not close, since threads of the data set do not return.'
-  for feed in steps.program.feeds:
+  for feed in engine.program.feeds:
     tensors = [batch.flatten()[0] for batch in feed.templates]
-    answers = _ask(steps.session, tensors)
+    answers = _ask(engine.session, tensors)
     silent = list(dict.fromkeys(describe_towers(feed, _find_get_next(tensor))
                                 for tensor, answer in zip(tensors, answers) if answer is None))
     if silent:
       return (f"the iterator of {' and '.join(silent)} (split {feed.inputs.name}) gives no batch: "
               "see what the data set waits for, or raise stall_seconds if it may take that "
               f"long.{_PERHAPS_THE_MODEL}")
-  or_worker = ', or another worker does, which then says more' if steps.has_other_workers else ''
+  or_worker = ', or another worker does, which then says more' if engine.has_other_workers else ''
   return ('the batches of all towers are there, and the computation does not end: a device hangs, '
           f'or an op of the model waits{or_worker}. The first step, which also chooses kernels, '
           'may take longer than others: raise stall_seconds.')

@@ -77,7 +77,7 @@ def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
     raise StartAgain(f'Out of memory {shortage.cause}. Start all workers again: they go on from '
                      f'the last checkpoint, in {_count(accumulate)} a step.')
 
-  goes_on = 'goes on from there' if shortage.standing else 'goes on from the last checkpoint'
+  goes_on = 'goes on from there' if shortage.snapshot else 'goes on from the last checkpoint'
   write_line(f'out of memory {shortage.cause}; accumulate=auto {goes_on} in {_count(accumulate)} a '
              f'step, each of {most:,} examples per tower')
   try:

@@ -8,13 +8,20 @@ anywhere, by a signal, a fault or `kill -9`, and the next one does the rest.
 
 import signal
 import time
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+from towers.base.reason import is_about_room
+from towers.checkpoint.checkpoints import Checkpoints, Snapshot
+from towers.checkpoint.history import MOST_ROLLBACKS, History
+from towers.process.run_error import OutOfMemory, RunError
 from towers.process.signals import Interrupted, Signals
+from towers.session.not_finite import Retried
 from towers.session.validation_pass import ValidationPass
 from towers.settings.timetable import Timetable
-from towers.training.bad_steps import BadSteps
-from towers.training.keeper import Keeper
+from towers.tensorflow_v1 import uses_persistent_batch_norm
+
+# Stop after this many consecutive non-finite steps.
+MOST_SKIPPED_IN_A_ROW = 10
 
 
 class LoopEnd(NamedTuple):
@@ -37,27 +44,32 @@ class LoopEnd(NamedTuple):
 class Loop:
   """Trains to the last step, or until validations no longer improve."""
 
-  def __init__(self, run: Any, *, timetable: Timetable, keeper: Keeper, progress: Any,
-               signals: Signals, end_at: Optional[float] = None,
+  def __init__(self, run: Any, *, timetable: Timetable, checkpoints: Checkpoints, history: History,
+               progress: Any, signals: Signals, end_at: Optional[float] = None,
                clock: Callable[[], float] = time.monotonic):
     """Prepares.
 
     Args:
-      run: the `Run`, whose session has started; it is told of steps, validations and warnings.
+      run: the `Run`, whose session has its variables; it is told of steps, validations, warnings.
       timetable: when to validate and to save, and when to end.
-      keeper: of the session.
+      checkpoints, history: of the run, as it has resumed.
       progress: shows lines, and knows how long steps and pauses take.
       signals: once its `received` is set, the run saves and exits.
       end_at: by the clock, when all is to be validated and saved; None for any time.
       clock: returns seconds.
     """
-    self._run, self._steps, self._timetable = run, run.session.steps, timetable
+    self._run, self._session, self._timetable = run, run.session, timetable
     self._progress, self._signals, self._clock = progress, signals, clock
-    self._keeper, self._history = keeper, keeper.history
-    keeper.tell(progress, run.warn)
-    self._bad_steps = BadSteps(run, keeper, timetable.on_nan)
+    self._checkpoints, self._history = checkpoints, history
+    checkpoints.warn = run.warn
+    self._validation = run.session.program.validation
+    self._has_other_workers = run.session.program.workers.num_workers > 1
+    self._agree = run.session.agree
     self._running: Optional[ValidationPass] = None
+    self._began: Optional[Snapshot] = None  # When a pass did that goes on beside the steps.
     self._finished: Optional[ValidationPass] = None
+    self._has_news = False  # The history has a validation that no checkpoint was written with.
+    self._skipped: List[int] = []
     self._loss: Optional[float] = None
     self._end_at = end_at
     self._stopped: Optional[str] = None  # Why the run ends before its last step.
@@ -71,51 +83,69 @@ class Loop:
       Interrupted: a signal came, and the run has saved.
       RunError: a step was not finite, or a checkpoint not written, and the settings say to stop.
     """
-    steps = self._steps
+    session = self._session
     try:
       self._set_save_time()
-      if self._timetable.on_nan == 'rollback' and not self._keeper.has_saved:
-        self._keeper.save()
+      if self._timetable.on_nan == 'rollback' and not self._has_saved:
+        self._save()
       is_over = self._between_steps()
       while not is_over:
-        loss = self._take_step()
-        self._run.has_stepped(loss)
+        loss, not_finite = session.take_step(self._running)
+        if not_finite is None or not_finite.is_done:
+          self._loss = loss
+        if not_finite is not None:
+          self._handle(not_finite)
+        self._run.report_step(loss)
         if self._has_something_to_do():
           is_over = self._between_steps()
-        if steps.agree('save', self._clock() >= self._save_at):
+        if self._agree('save', self._clock() >= self._save_at):
           self._save_by_the_clock()
       self._measure_the_end()
       self._leave_if_asked()
       finished = self._finished
-      return LoopEnd(steps.step, None if self._loss is None else float(self._loss),
+      return LoopEnd(session.step, None if self._loss is None else float(self._loss),
                      {} if finished is None else finished.means(),
                      0 if finished is None else finished.num_examples, self._stopped)
     finally:
-      self._keeper.close()
+      self._close()
 
   def stop(self, why: str) -> None:
     """Ends the loop after this step, or the next one where other workers must know."""
     self._stopped = self._stopped or why
 
-  def _take_step(self):
-    loss, retried = self._steps.take(self._running)
-    if retried is None or retried.is_done:
-      self._loss = loss
-    if retried is not None and self._bad_steps.handle(retried):
-      self._running, self._due = None, self._steps.step
-    return loss
+  def save_last(self) -> int:
+    """Saves the last step from which the run can go on as if it had not ended; returns it."""
+    # A pass on a validation tower can only be measured again from the step at which it began.
+    step = self._session.step if self._began is None else self._began.step
+    if not self._checkpoints.has_saved(step):
+      self._save(self._began)
+    self._check_saved(step)
+    return step
+
+  def suspend(self, shortage: OutOfMemory) -> Optional[Snapshot]:
+    """Returns where the run goes on from in another graph, and saves it if any step is done.
+
+    It is None where the step that was out of memory may have changed a variable.
+    """
+    if self._began is None and not self._session.has_changed_nothing(shortage):
+      return None
+    snapshot = self._began or self._session.snapshot()
+    if snapshot.step and not self._checkpoints.has_saved(snapshot.step):
+      self._save(snapshot)
+    self._close()
+    return snapshot._replace(history=self._history.format())
 
   def _has_something_to_do(self):
     """Whether to call `_between_steps`.
 
     The only check after every step, and so a short one: meanwhile all threads wait, and soon sleep.
     """
-    return (self._running is not None or self._steps.step >= self._due or self._is_to_leave() or
-            self._is_to_stop() or self._keeper.has_failed)
+    return (self._running is not None or self._session.step >= self._due or self._is_to_leave() or
+            self._is_to_stop() or self._checkpoints.error)
 
   def _between_steps(self) -> bool:
     """Validates and saves if due and not done yet; returns whether the run is over."""
-    step, keeper, timetable = self._steps.step, self._keeper, self._timetable
+    step, timetable = self._session.step, self._timetable
     self._due = min(timetable.total_steps, timetable.validate_every.next(step),
                     timetable.save_every.next(step))
     self._leave_if_asked()
@@ -129,97 +159,135 @@ class Loop:
     if is_over and step < timetable.total_steps:
       self._say_why()
     # A run that resumes at its last step has saved that, but not the validation that it missed.
-    if (is_over or self._is_to_save(is_last)) and (keeper.has_news or not keeper.has_saved):
-      keeper.save()
+    if (is_over or self._is_to_save(is_last)) and (self._has_news or not self._has_saved):
+      self._save()
     if is_over:
-      self._steps.check_replicas()
-      keeper.check_saved(step)
+      self._session.check_replicas()
+      self._check_saved(step)
     return is_over
 
   def _is_last(self):
-    return self._steps.step >= self._timetable.total_steps or self._is_to_stop()
-
-  def _is_to_save(self, is_last):
-    step = self._steps.step
-    is_due = is_last or self._timetable.save_every.is_due(step)
-    return is_due and step > 0 and not self._keeper.has_saved
+    return self._session.step >= self._timetable.total_steps or self._is_to_stop()
 
   def _say_why(self):
     if self._stopped is not None:
-      self._progress.write(f'stopped after step {self._steps.step}: {self._stopped}')
+      self._progress.write(f'stopped after step {self._session.step}: {self._stopped}')
     else:
       self._stopped = f'no validation was better than {self._history.describe_best()}'
       self._progress.write(f'stopped early: {self._stopped}')
 
+  # Validation.
+
   def _validate_if_due(self, is_last):
-    steps, step, saves = self._steps, self._steps.step, self._is_to_save(is_last)
+    step, saves = self._session.step, self._is_to_save(is_last)
     # A pass ends before a checkpoint, since a run that resumes there could not continue it.
     if self._running is not None and (self._running.is_complete or is_last or saves):
       self._finish_pass()
     is_due = is_last or self._timetable.validate_every.is_due(step)
-    if (steps.can_validate and self._running is None and step > 0 and is_due and
+    if (self._validation is not None and self._running is None and step > 0 and is_due and
         not self._history.has_validated(step)):
       self._begin_pass()
-      if not steps.has_validation_tower or is_last or saves:
+      if not self._validation.has_tower or is_last or saves:
         self._finish_pass()
 
   def _begin_pass(self):
-    self._running = self._steps.begin_pass(self._steps.step)
-    if self._steps.has_validation_tower:
-      self._steps.pass_began = self._keeper.take()
+    self._running = self._session.begin_validation()
+    if self._validation.has_tower and self._checkpoints.folder:
+      self._began = self._session.snapshot()
 
   def _finish_pass(self):
     """Measures the rest of the pass, and saves the weights if they are the best so far."""
-    running, steps = self._running, self._steps
+    running = self._running
     assert running is not None
-    activity, steps.activity = steps.activity, 'validation'
     with self._progress.paused():
-      steps.validate(running, goes_on=self._goes_on)
-      steps.activity = activity
+      self._session.finish_validation(running, self._goes_on)
       if not running.is_complete:
         return self._leave_if_asked()
       try:
         means = running.means()
       except Exception:  # A function of the user's has failed: it costs no step, as in a callback.
-        self._keeper.save_last()
+        self.save_last()
         raise
-      self._run.has_validated(running, means)
+      self._run.report_validation(running, means)
     self._finished, self._running = running, None
-    measured, steps.pass_began = steps.pass_began, None
+    measured, self._began = self._began, None
     # Where it was not due a run that goes on from here must not find it.
     is_due = (self._timetable.validate_every.is_due(running.step) or
               running.step >= self._timetable.total_steps)
     if is_due and not self._history.has_validated(running.step):
       self._history.add(running.step, means)
-      self._keeper.has_news = True
+      self._has_news = True
       if self._history.is_best:
-        self._keeper.save_best(measured)
+        self._save(measured if measured and measured.step < self._session.step else None)
     return None
 
   def _measure_the_end(self):
     """Measures the last weights for the result, where a run before has done so for the history."""
-    if self._steps.can_validate and (
-        self._finished is None or self._finished.step != self._steps.step):
+    if self._validation is not None and (
+        self._finished is None or self._finished.step != self._session.step):
       self._begin_pass()
       self._finish_pass()
+
+  def _goes_on(self):
+    """Whether no signal ends the pass here; with other workers, which end it together, it waits."""
+    if self._signals.received is None:
+      return True
+    if self._has_other_workers:
+      self._signals.answer()
+    return False
+
+  # Checkpoints.
+
+  @property
+  def _has_saved(self):
+    return self._checkpoints.has_saved(self._session.step)
+
+  def _is_to_save(self, is_last):
+    step = self._session.step
+    is_due = is_last or self._timetable.save_every.is_due(step)
+    return is_due and step > 0 and not self._has_saved
+
+  def _save(self, snapshot: Optional[Snapshot] = None):
+    """Saves a snapshot, or else the current step, written in the background."""
+    session, checkpoints = self._session, self._checkpoints
+    if checkpoints.folder:
+      with self._progress.paused():
+        snapshot = snapshot or session.snapshot()
+        self._wait()
+        if checkpoints.error:
+          self._check_saved(session.step)
+        checkpoints.write(snapshot, self._history)
+      self._has_news = False
 
   def _save_by_the_clock(self):
     if self._running is not None:
       self._finish_pass()
-    self._keeper.save()
+    self._save()
     self._set_save_time()
 
   def _set_save_time(self):
     if self._timetable.save_seconds is not None:
       self._save_at = self._clock() + self._timetable.save_seconds
 
-  def _goes_on(self):
-    """Whether no signal ends the pass here; with other workers, which end it together, it waits."""
-    if self._signals.received is None:
-      return True
-    if self._steps.has_other_workers:
-      self._signals.answer()
-    return False
+  def _wait(self):
+    with self._session.watchdog.paused():
+      self._checkpoints.wait()
+
+  def _check_saved(self, step):
+    """Waits for the last checkpoint; raises a RunError if that of `step` is not written."""
+    self._wait()
+    checkpoints = self._checkpoints
+    if checkpoints.error or not checkpoints.has_saved(step):
+      fault = checkpoints.error or checkpoints.reason or 'that step is not saved'
+      advice = 'Make room' if is_about_room(fault) else 'See to it that the folder can be written'
+      raise RunError(f'The run has come to step {self._session.step}, but {fault}. {advice}, and '
+                     'start it again: it resumes from the checkpoint before.')
+
+  def _close(self):
+    with self._session.watchdog.paused():
+      self._checkpoints.close()
+
+  # The end.
 
   def _is_to_stop(self):
     """Whether all workers know that one of them is to end here."""
@@ -228,24 +296,79 @@ class Loop:
       needed = 2 * self._progress.longest_pause + self._progress.seconds_per_step()
       if self._clock() + needed >= self._end_at:
         self._stopped = 'max_seconds are over'
-    if not self._steps.agree('stop', self._stopped is not None):
+    if not self._agree('stop', self._stopped is not None):
       return False
     self._stopped = self._stopped or 'another worker is to stop'
     return True
 
   def _is_to_leave(self):
     """Whether all workers know that one of them got a signal to exit."""
-    return self._steps.agree('leave', self._signals.received is not None)
+    return self._agree('leave', self._signals.received is not None)
 
   def _leave_if_asked(self):
     """Saves and raises if a signal came, or if the last checkpoint could not be written."""
     if self._is_to_leave():
       self._signals.answer()
-      step = self._keeper.save_last()
+      step = self.save_last()
       self._signals.has_saved()
-      outcome = (f'started again, the run resumes from step {step}' if self._keeper.has_folder
+      outcome = (f'started again, the run resumes from step {step}' if self._checkpoints.folder
                  else 'without a checkpoint_dir nothing is saved')
       raise Interrupted(self._signals.received or signal.SIGTERM,
-                        f'ended after step {self._steps.step}; {outcome}')
-    if self._keeper.has_failed:
-      self._keeper.check_saved(self._steps.step)
+                        f'ended after step {self._session.step}; {outcome}')
+    if self._checkpoints.error:
+      self._check_saved(self._session.step)
+
+  # Steps that are not finite.
+
+  def _handle(self, retried: Retried) -> None:
+    """Skips a step that was not finite, goes back or ends the run, as `on_nan` says."""
+    session, step, on_nan = self._session, self._session.step, self._timetable.on_nan
+    if retried.is_done:
+      self._run.warn(f'WARNING: step {step} was not finite, but a retry with the same weights and '
+                     'examples was: a device or an op of the model fails now and then')
+      return
+    epoch, index = session.plan.position(step)
+    what = (f'step {step + 1} (batch {index + 1} of epoch {epoch + 1}) is not finite: '
+            f'{retried.describe()}')
+    if session.program.devices.kind == 'GPU' and uses_persistent_batch_norm():
+      what += (" (cuDNN's persistent batch normalisation may overflow: see whether it happens with "
+               'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=0)')
+    if on_nan == 'skip':
+      recent = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW]
+      self._skipped = recent + [step]
+      if len(self._skipped) >= MOST_SKIPPED_IN_A_ROW:
+        self._give_up(f'{what}; so were the {MOST_SKIPPED_IN_A_ROW - 1} before it, which were '
+                      'skipped', 'rollback')
+      self._run.warn(f'WARNING: {what}; it is skipped')
+      session.skip()
+    elif on_nan == 'rollback':
+      if self._history.num_rollbacks >= MOST_ROLLBACKS:
+        self._give_up(f'{what}; going back {MOST_ROLLBACKS} times has not helped', 'skip')
+      path = self._go_back()
+      self._run.warn(f'WARNING: {what}; back to {path}, with {self._history.rate_factor:g} of the '
+                     'learning rate')
+      self._run.report_rewind()
+    else:
+      self._give_up(what, 'skip')
+
+  def _go_back(self):
+    """Restores the newest checkpoint, and starts from it at a lower rate; returns its path."""
+    session, history = self._session, self._history
+    with self._progress.paused(), session.watchdog.paused():
+      at = session.step
+      path = session.resume(self._checkpoints)
+      history.roll_back(at, session.step)
+      self._checkpoints.write_history(history)
+      session.scale_learning_rate(history.rate_factor)
+      session.start()
+    self._running = self._began = None
+    self._due = session.step
+    return path
+
+  def _give_up(self, what, advice):
+    if not self._has_saved:
+      self._save()
+    self._wait()
+    raise RunError(f'{what[0].upper()}{what[1:]}. Weights and checkpoints are still finite. Lower '
+                   'the learning rate or set clip_norm; look at these examples; or choose '
+                   f'on_nan={advice}.')

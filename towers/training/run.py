@@ -15,19 +15,17 @@ from towers.annexes import load as load_annex
 from towers.base.best_metric import parse_best_metric
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import Checkpoints
+from towers.checkpoint.checkpoints import Checkpoints, Snapshot
 from towers.checkpoint.history import History
 from towers.data import BadRecords
 from towers.data.examples import Examples
 from towers.input.micro_batches import AUTO
 from towers.placement.cluster import read_cluster
-from towers.placement.counters import get_examples_seen
 from towers.placement.devices import Devices
 from towers.placement.variables import choose_placement
-from towers.process.run_error import OutOfMemory
+from towers.process.run_error import OutOfMemory, RunError
 from towers.process.signals import Signals
 from towers.process.startup import Startup
-from towers.session.out_of_memory import has_changed_nothing
 from towers.session.session import Session
 from towers.session.validation_pass import ValidationPass
 from towers.settings.config import Config
@@ -36,7 +34,6 @@ from towers.settings.timetable import Timetable, build_timetable
 from towers.tensorflow_v1 import tf
 from towers.training.callbacks import Callback, Callbacks
 from towers.training.fitting import recall_accumulate, take_in_more
-from towers.training.keeper import Keeper, Standing
 from towers.training.loop import Loop
 from towers.training.reporting.advice import advise
 from towers.training.reporting.describe import describe_run
@@ -45,6 +42,7 @@ from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
 from towers.training_graph import TrainingGraph
+from towers.workers.agreement import follow_chief
 from towers.workers.worker import Worker, join_workers
 
 
@@ -123,19 +121,19 @@ class Run:
     """
     self._loop.stop(why)
 
-  def has_stepped(self, loss: float) -> None:
+  def report_step(self, loss: float) -> None:
     """Takes the loss of a step that is done, and tells the callbacks."""
     self.loss = float(loss)
     self._called.call('on_step')
 
-  def has_validated(self, measured: ValidationPass, means: Dict[str, float]) -> None:
+  def report_validation(self, measured: ValidationPass, means: Dict[str, float]) -> None:
     """Takes a validation that has ended, and tells the callbacks."""
     self._trained, self.validation = self._find_trained(), means
     self.validation_step, self.validation_examples = measured.step, measured.num_examples
-    self._mark = self.session.steps.metrics.mark()
+    self._mark = self.session.training_metrics.mark()
     self._called.call('on_validation')
 
-  def has_gone_back(self) -> None:
+  def report_rewind(self) -> None:
     """Tells the callbacks that the session is at an earlier step."""
     self._called.call('on_rewind')
 
@@ -145,7 +143,7 @@ class Run:
 
   def _find_trained(self):
     """Returns the means of training since the last validation, or those before it."""
-    return self.session.steps.metrics.since(self._mark) or self._trained
+    return self.session.training_metrics.since(self._mark) or self._trained
 
   def train(self, build: Callable[[int], TrainingGraph], *, devices: Devices, num_towers: int,
             splits: Sequence[Optional[Examples]],
@@ -183,16 +181,16 @@ class Run:
       self._describe(program, cluster, described or {})
       for callback in self._callbacks:
         closing.callback(callback.on_close, self)
-      standing, reached = None, 0
+      snapshot, reached = None, 0
       while not self.result:
         try:
-          self._train_in_session(program, standing, reached)
+          self._train_in_session(program, snapshot, reached)
         except OutOfMemory as shortage:
           if not is_auto:
             raise
           program = take_in_more(shortage, program, rebuild=build, folder=config.checkpoint_dir,
                                  worker=self._worker)
-          standing, reached = shortage.standing, shortage.step
+          snapshot, reached = shortage.snapshot, shortage.step
     if config.result_file:
       write_result(config.result_file, self.result)
     if cluster.is_chief:  # The other workers have printed what is theirs.
@@ -210,13 +208,13 @@ class Run:
     if cluster.is_chief and not self._config.checkpoint_dir:
       write_line('no checkpoint_dir: the weights are gone when the run ends')
 
-  def _train_in_session(self, program: TrainingGraph, standing: Optional[Standing],
+  def _train_in_session(self, program: TrainingGraph, snapshot: Optional[Snapshot],
                         reached: int) -> None:
     """Trains a program to its last step, from the newest checkpoint on.
 
     Args:
       program: to train.
-      standing: where the run stands between two steps of a former graph, to go on from instead.
+      snapshot: where the run stood between two steps of a former graph, to go on from instead.
       reached: the steps that were done there; what comes before is taken again.
     """
     config, worker, self.program = self._config, self._worker, program
@@ -228,60 +226,61 @@ class Run:
     self.session = session = Session(program, stall_seconds=config.stall_seconds,
                                      **config.session_settings())
     with session.opened(self._startup, worker), session.as_default():
-      keeper = Keeper(session, self._build_checkpoints(), history,
-                      by_chief=bool(config.checkpoint_dir) and not self._is_chief)
+      checkpoints = session.checkpoints_in(
+          config.checkpoint_dir, keep=config.keep_checkpoints,
+          stop_on_full_disk=config.on_full_disk == 'stop', new_data=config.new_data)
+      timetable = self._resume(checkpoints, history, snapshot)
       try:
         with session.explained(), contextlib.ExitStack() as closing:
-          timetable = self._begin(keeper, standing)
-          self._called = Callbacks(self, self._callbacks, keeper.save_last)
+          self._called = Callbacks(self, self._callbacks, lambda: self._loop.save_last())
           progress = self._show(timetable, closing)
+          self._loop = Loop(
+              self, timetable=timetable, checkpoints=checkpoints, history=history,
+              progress=progress, signals=self._signals,
+              end_at=config.max_seconds and self._startup.started + config.max_seconds)
           if session.step < reached:
-            self.has_gone_back()
+            self.report_rewind()
           kept, self.writer = build_callbacks(
-              config, self._settings, self._description, steps=session.steps, progress=progress,
+              config, self._settings, self._description, session=session, progress=progress,
               warn=self.warn, startup=self._startup, history=history)
           for callback in kept:
             self._add(callback, closing)
-          self._mark = session.steps.metrics.mark()
-          self._loop = Loop(
-              self, timetable=timetable, keeper=keeper, progress=progress, signals=self._signals,
-              end_at=config.max_seconds and self._startup.started + config.max_seconds)
-          session.steps.start(session.step)
+          self._mark = session.training_metrics.mark()
+          session.start()
           # Before, there is nothing to save, and a signal ends the process at once.
           self._signals.leave_to_run(progress.seconds_per_step)
           self.result = build_result(
-              session.steps, progress, self._loop.run(), trained=self._find_trained(),
-              examples_seen=int(session.steps.session.run(get_examples_seen())),
+              session, progress, self._loop.run(), trained=self._find_trained(),
               started=self._startup.started)
           self._called.call('on_end')
           if worker is not None:
             worker.peers.stop()
       except OutOfMemory as shortage:
-        steps = session.steps
-        if self._settings['accumulate'] == AUTO and worker is None and (
-            steps.pass_began is not None or has_changed_nothing(shortage.error, steps)):
+        if self._settings['accumulate'] == AUTO and worker is None:
           # Saved too, since a signal while the graph is built again leaves no time for it.
-          shortage.standing = keeper.stand()
+          shortage.snapshot = self._loop.suspend(shortage)
         raise
-      session.steps.activity = 'the end'
       advice = advise(progress.input_wait or 0.0, self._settings, program)
       if advice:
         write_line(advice)
 
-  def _build_checkpoints(self) -> Optional[Checkpoints]:
-    """Returns what saves the run and finds its newest checkpoint; None if this worker does not."""
-    config = self._config
-    if not config.checkpoint_dir or not self._is_chief:
-      return None
-    return self.session.state.checkpoints_in(
-        config.checkpoint_dir, keep=config.keep_checkpoints,
-        stop_on_full_disk=config.on_full_disk == 'stop', new_data=config.new_data)
+  def _resume(self, checkpoints: Checkpoints, history: History,
+              snapshot: Optional[Snapshot]) -> Timetable:
+    """Gives the variables their values, and the history its own; returns when to do what."""
+    session, path = self.session, None
+    if snapshot is not None:
+      session.go_on_from(snapshot)
+      history.parse(snapshot.history, session.step)
+    else:
+      path = session.resume(checkpoints)
+    if path is not None:
+      def read_history():
+        checkpoints.read_history(history, path, session.step)
+        return history.format()
 
-  def _begin(self, keeper: Keeper, standing: Optional[Standing]) -> Timetable:
-    """Gives the variables their values; returns when to do what."""
-    session = self.session
-    path = keeper.begin(standing)
-    timetable = build_timetable(self._config, session.steps.plan)
+      history.parse(follow_chief(self._worker, read_history), session.step)
+    session.scale_learning_rate(history.rate_factor)
+    timetable = build_timetable(self._config, session.plan)
     if path is not None:
       write_line(f'resumed from {path}: {session.step} of {timetable.total_steps} steps are done')
     # The chief's clock counts.
@@ -294,12 +293,12 @@ class Run:
 
   def _show(self, timetable: Timetable, closing: contextlib.ExitStack) -> Progress:
     """Returns what shows the steps to come, until `closing` ends."""
-    steps, startup = self.session.steps, self._startup
+    session, startup = self.session, self._startup
     startup.begin('first step', 'running the first step')
-    self.session.watchdog.steps = steps
+    session.watch()
     startup.limit(None)
     self._progress = progress = Progress(
-        steps, total_steps=timetable.total_steps, on_first_step=startup.finish,
+        session, total_steps=timetable.total_steps, on_first_step=startup.finish,
         is_quiet=self._config.quiet, is_chief=self._is_chief)
     closing.enter_context(watch_records(self._bad_records, progress))
     self._add(progress, closing)
@@ -311,11 +310,11 @@ def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[
   """Turns a pipeline's error into one that names the damaged record; sums up skipped ones.
 
   Raises:
-    UsageError: under the policy 'fail', in place of TensorFlow's error.
+    UsageError: under the policy 'fail', in place of the session's or TensorFlow's error.
   """
   try:
     yield
-  except tf.errors.OpError:
+  except (tf.errors.OpError, RunError):
     if bad_records is None or bad_records.failure is None:
       raise
     raise UsageError(bad_records.failure) from None

@@ -1,12 +1,13 @@
-"""Agreement: what all workers must share, compared before they take a step together.
+"""Agreement: what all workers must share before they take a step together.
 
-Workers whose graphs differ would hang, or train apart.
+Workers whose graphs differ would hang, or train apart, and so would those that go on from different
+steps: facts are compared, and where there is something to decide the chief does.
 """
 
 import collections
 import hashlib
 import json
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 from towers.base.usage_error import UsageError, first_few
 from towers.placement.cluster import Cluster
@@ -29,6 +30,28 @@ def check_alike(cluster: Cluster, what: str, facts: Sequence[Mapping[str, Any]],
   if differences:
     shown = '; '.join(first_few(differences)[0])
     raise UsageError(f'The workers have different {what}: {shown}. {fix}')
+
+
+def follow_chief(worker: Any, decide: Callable[[], Any]) -> Any:
+  """Returns on all workers, which all call it, what the chief's `decide()` gives, as JSON has it.
+
+  Args:
+    worker: this process among several workers; None if it is alone.
+    decide: may raise, and then all of them raise.
+  """
+  if worker is None:
+    return decide()
+  decision, refusal = None, None
+  try:
+    if worker.cluster.is_chief:
+      decision = decide()
+  except Exception as error:
+    worker.peers.share([None, str(error)])
+    raise
+  decision, refusal = worker.peers.share([decision, refusal])[0]
+  if refusal is not None:
+    raise UsageError(f'The chief restores nothing: {refusal}')
+  return decision
 
 
 def find_facts(graph: Graph) -> Dict[str, str]:

@@ -5,12 +5,12 @@ import json
 import pytest
 
 import main
-from tests.harness import faults
+from tests.harness import faults, small
 from towers.base.json_files import seal
 from towers.checkpoint.files import list_steps
 from towers.checkpoint.history import HISTORY, History
 from towers.tensorflow_v1 import tf
-from towers_tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
+from towers_tools.evaluator import EVALUATIONS, Evaluations, _is_over, _load_newest
 
 FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',
          '--steps=6', '--validate_every=2steps', '--checkpoint_every=2steps']
@@ -54,22 +54,22 @@ def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, caps
 
 
 def test_the_newest_that_can_be_read_is_taken(tmp_path, capsys):
-  with tf.Graph().as_default():
-    value = tf.get_variable('value', [], tf.float32)
-    saver = tf.train.Saver()
-    with tf.Session() as session:
-      for step in (2, 4, 10):
-        value.load(step, session)
-        saver.save(session, str(tmp_path / 'model.ckpt'), global_step=step)
-      assert _take_newest(session, None, str(tmp_path), after=4) == 10
-      assert session.run(value) == 10
-      assert _take_newest(session, None, str(tmp_path), after=10) is None
-      faults.truncate(tmp_path / 'model.ckpt-10.data-00000-of-00001', 1)
-      assert _take_newest(session, None, str(tmp_path), after=2) == 4
-      assert session.run(value) == 4
-      assert 'WARNING: ' in capsys.readouterr().out
-      assert _take_newest(session, None, str(tmp_path), after=4) is None
-      assert _take_newest(session, None, str(tmp_path / 'none'), after=-1) is None
+  folder = str(tmp_path)
+  with small.program().session() as session:
+    while session.step < 10:
+      session.train()
+      if session.step in (2, 4, 10):
+        session.save(folder)
+    assert _load_newest(session, folder, after=4) and session.step == 10
+    assert not _load_newest(session, folder, after=10)
+    faults.truncate(tmp_path / 'model.ckpt-10.data-00000-of-00001', 1)
+    assert _load_newest(session, folder, after=2) and session.step == 4
+    assert 'WARNING: ' in capsys.readouterr().out
+    expected = small.read_checkpoint(tmp_path / 'model.ckpt-4')
+    small.assert_same_weights({name: expected[name] for name in small.read_variables(
+        session.program, session)}, small.read_variables(session.program, session), tolerance=0)
+    assert not _load_newest(session, folder, after=4)
+    assert not _load_newest(session, str(tmp_path / 'none'), after=-1)
 
 
 def test_it_ends_with_the_last_step_or_when_the_workers_have_stopped_early(tmp_path):

@@ -10,17 +10,14 @@ the checkpoints, so a restarted evaluator continues after them.
 
 import os
 import time
-from typing import Dict, List, Optional
+from typing import Dict, List
 
 from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
-from towers.checkpoint.files import list_steps, open_reader, path_of
+from towers.checkpoint.files import list_steps, path_of
 from towers.checkpoint.history import History
-from towers.checkpoint.restore import restore
-from towers.input.order import read_point
-from towers.placement.counters import get_examples_seen
 from towers.process.startup import Startup
 from towers.session.session import Session
 from towers.session.validation_pass import format_means
@@ -73,30 +70,23 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
         'An evaluator measures checkpoints: give it the checkpoint_dir of the workers.')
   evaluations = Evaluations(folder)
   summaries = _build_summaries(config.summary_dir)
-  plan = program.plan
   session = Session(program, **config.session_settings())
   with session.opened(startup), session.as_default(), session.explained():
-    steps = session.steps
-    steps.start_validation()
     startup.finish()
     told_at = float('-inf')
-    while not _is_over(folder, evaluations.last_step(), config.count_steps(plan),
+    while not _is_over(folder, evaluations.last_step(), config.count_steps(session.plan),
                        best_metric=config.best_metric, early_stopping=config.early_stopping):
       after = evaluations.last_step()
-      step = _take_newest(session.steps.session, program.averages, folder, after)
-      if step is None:
+      if not _load_newest(session, folder, after):
         if time.monotonic() - told_at >= _SECONDS_BETWEEN_LINES:
           told_at = time.monotonic()
           write_line(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step "
                      f'{max(0, after)}')
         time.sleep(_SECONDS_BETWEEN_LOOKS)
         continue
-      point, _ = read_point(open_reader(path_of(folder, step)), plan, step,
-                            int(steps.session.run(get_examples_seen())))
-      plan = plan.resumed_at(point)
-      measured = steps.begin_pass(step)
-      steps.validate(measured)
-      means = find_numbers(measured.means())
+      measured = session.begin_validation()
+      session.finish_validation(measured)
+      step, means = measured.step, find_numbers(measured.means())
       evaluations.add(step, means)
       write_line(f"{time.strftime('%H:%M:%S')} evaluation of step {step:,}: "
                  f"{format_means(means, measured.num_examples)}")
@@ -106,26 +96,24 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
     summaries.on_close(None)
 
 
-def _take_newest(session, averages, folder, after) -> Optional[int]:
-  """Restores the newest readable checkpoint after a step; returns its step, or None.
+def _load_newest(session, folder, after) -> bool:
+  """Loads the newest readable checkpoint after a step; returns whether there is any.
 
   Those that a newer one has overtaken are left out.
   """
   for step in list_steps(folder):
     if step <= after:
-      return None
+      return False
     try:
-      notice = restore(session, path_of(folder, step), averages=averages)
-      if notice:
-        write_line(notice)
-      return step
+      session.load(path_of(folder, step))
+      return True
     except UsageError:
       raise
     except Exception as error:  # A damaged file makes TensorFlow raise anything.
       # The chief may have deleted it meanwhile.
       if step in list_steps(folder):
         write_line(f'WARNING: {path_of(folder, step)} cannot be read: {find_reason(error)}')
-  return None
+  return False
 
 
 def _is_over(folder, measured_step, last_step, *, best_metric='loss', early_stopping=None):

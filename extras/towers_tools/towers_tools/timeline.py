@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from towers.base.files import write_whole
 from towers.base.output import write_line
-from towers.session.steps import Steps
+from towers.session.session import Session
 from towers.tensorflow_v1 import tf
 from towers.training.callbacks import Callback
 
@@ -40,10 +40,10 @@ class Event(NamedTuple):
 class Timeline(Callback):
   """Traces some steps, and writes the file after the last of them."""
 
-  def __init__(self, path: str, steps: Steps, *, first: int, last: int, first_step: int,
+  def __init__(self, path: str, session: Session, *, first: int, last: int, first_step: int,
                warn: Callable[[str], None] = write_line):
     """Starts to trace if the next step is one to trace."""
-    self._path, self._steps, self._first, self._last = path, steps, first, last
+    self._path, self._session, self._first, self._last = path, session, first, last
     self._warn = warn
     self._events: List[Event] = []
     self._is_tracing = False
@@ -58,7 +58,7 @@ class Timeline(Callback):
   def on_close(self, run: Any) -> None:
     """Writes the steps traced so far, unless the file is already written."""
     if self._is_tracing:
-      self._steps.calls.run_by(None)
+      self._session.run_steps_by(None)
       self._write()
     elif not self._is_written:
       self._warn(f'WARNING: no step from {self._first} to {self._last} was run, so {self._path} is '
@@ -68,17 +68,17 @@ class Timeline(Callback):
     is_tracing = self._first <= step + 1 <= self._last
     if is_tracing != self._is_tracing:
       self._is_tracing = is_tracing
-      self._steps.calls.run_by(self._run if is_tracing else None)
+      self._session.run_steps_by(self._run if is_tracing else None)
       if not is_tracing:
         self._write()
 
-  def _run(self, fetches):
+  def _run(self, run, fetches):
     options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
     metadata = tf.RunMetadata()
     start = time.time()
-    results = self._steps.session.run(fetches, options=options, run_metadata=metadata)
+    results = run(fetches, options=options, run_metadata=metadata)
     microseconds = int((time.time() - start) * 1e6)
-    self._events.append(Event(lane='session.run', name=f'step {self._steps.step + 1}',
+    self._events.append(Event(lane='session.run', name=f'step {self._session.step + 1}',
                               start=int(start * 1e6), microseconds=microseconds, details={}))
     self._events += find_events(metadata.step_stats)
     return results

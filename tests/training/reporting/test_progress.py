@@ -27,12 +27,12 @@ class Clock:
     return self.seconds
 
 
-class Steps:
-  """Steps and their metrics in one, of which a rate and an input wait are known."""
+class Session:
+  """A session and its metrics in one, of which a rate and an input wait are known."""
 
   def __init__(self, step=0, plan=PLAN):
     self.step, self.plan, self.input_wait_seconds = step, plan, 0.0
-    self.metrics = self
+    self.training_metrics = self
 
   def learning_rate(self):
     return 0.1
@@ -47,7 +47,7 @@ class Steps:
 def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, columns=100,
         plan=PLAN, **settings):
   clock = Clock()
-  progress = Progress(Steps(first_step, plan), total_steps=steps, stream=stream, clock=clock,
+  progress = Progress(Session(first_step, plan), total_steps=steps, stream=stream, clock=clock,
                       columns=columns, **settings)
   clock.seconds = 50.0  # Set-up and the first step, which do not count.
   for step in range(first_step + 1, steps + 1):
@@ -93,7 +93,7 @@ def test_an_epoch_that_is_not_whole_counts():
 
 def test_the_time_of_all_pauses_adds_up():
   clock = Clock()
-  progress = Progress(Steps(), total_steps=5, stream=io.StringIO(), clock=clock)
+  progress = Progress(Session(), total_steps=5, stream=io.StringIO(), clock=clock)
   progress.on_step(SimpleNamespace(step=1, loss=1.0))
   for seconds in (3.0, 4.0):
     with progress.paused():
@@ -103,7 +103,7 @@ def test_the_time_of_all_pauses_adds_up():
 
 
 def test_waiting_for_input_is_a_share_of_the_training_time():
-  stream, clock, steps = io.StringIO(), Clock(), Steps()
+  stream, clock, steps = io.StringIO(), Clock(), Session()
   steps.input_wait_seconds = 7.0
   progress = Progress(steps, total_steps=20, stream=stream, clock=clock)
   assert progress.input_wait is None

@@ -117,7 +117,7 @@ def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate(tmp_pat
         lambda norm: calls.append(None) or norm, [program.gradient_norm], tf.float32)
 
   monkeypatch.setattr(TrainingGraph, 'build_gradient_norm', build_counted)
-  looks = Looks(lambda run: run.session.steps.learning_rate())  # That of the next step.
+  looks = Looks(lambda run: run.session.learning_rate())  # That of the next step.
   train(tmp_path, callbacks=[looks], settings=dict(
       learning_rate=sinking_rate, optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9)))
   assert len(calls) == 4
@@ -127,7 +127,7 @@ def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate(tmp_pat
 
 
 def test_without_curves_no_step_computes_the_norm():
-  looks = Looks(lambda run: (run.program.gradient_norm, run.session.steps.calls.update, [
+  looks = Looks(lambda run: (run.program.gradient_norm, run.session.update, [
       op.name for op in run.program.graph.get_operations() if 'gradient_norm' in op.name]))
   train(callbacks=[looks])
   assert looks.seen == [(None, None, [])] * 12

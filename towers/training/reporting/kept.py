@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Mapping, Optional, Tuple
 from towers.annexes import load as load_annex
 from towers.checkpoint.history import History
 from towers.process.startup import Startup
-from towers.session.steps import Steps
+from towers.session.session import Session
 from towers.settings.config import Config
 from towers.settings.timetable import build_interval, parse_trace_steps
 from towers.tensorflow_v1 import tf
@@ -18,13 +18,13 @@ from towers.training.reporting.summaries import Summaries, format_settings
 from towers.training.reporting.writer import Writer
 
 
-def build_callbacks(config: Config, settings: Mapping[str, Any], description: str, *, steps: Steps,
-                    progress: Progress, warn: Callable[[str], None], startup: Startup,
-                    history: History) -> Tuple[List[Callback], Writer]:
+def build_callbacks(config: Config, settings: Mapping[str, Any], description: str, *,
+                    session: Session, progress: Progress, warn: Callable[[str], None],
+                    startup: Startup, history: History) -> Tuple[List[Callback], Writer]:
   """Returns the callbacks that keep what config asks for, and what else writes to its summaries.
 
-  All `settings` by name and the `description` of the program are kept as text. `steps` stand behind
-  those that earlier runs did, whose validations `history` has.
+  All `settings` by name and the `description` of the program are kept as text. The session stands
+  behind the steps that earlier runs did, whose validations `history` has.
   """
   callbacks: List[Callback] = []
   writers: List[MetricWriter] = []
@@ -32,23 +32,23 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
   if config.trace_steps:
     first, last = parse_trace_steps(config.trace_steps)
     callbacks.append(load_annex('--trace_steps')(
-        config.trace_file, steps, first=first, last=last, first_step=steps.step, warn=warn))
+        config.trace_file, session, first=first, last=last, first_step=session.step, warn=warn))
   if config.summary_dir:
     summaries = Summaries(
-        config.summary_dir, first_step=steps.step, graph=tf.get_default_graph(),
+        config.summary_dir, first_step=session.step, graph=tf.get_default_graph(),
         warn=warn, texts=dict(
             configuration=format_settings(settings, defaults=dataclasses.asdict(Config())),
             run=textwrap.indent(description, '    ')))  # Markdown that keeps lines and columns.
     writers.append(summaries)
   if config.report:
-    notice = steps.program.devices.notice
+    notice = session.program.devices.notice
     writers.append(load_annex('--report')(
-        config.report, settings=settings, first_step=steps.step, description=description,
+        config.report, settings=settings, first_step=session.step, description=description,
         warnings=[notice] if notice else [], warn=warn,
         read_seconds=lambda: dict(startup.seconds, **progress.seconds())))
   if writers:
-    every = build_interval('summary_every', config.summary_every, steps.plan)
-    callbacks.append(MetricSamples(steps, every=every, metric_writers=writers,
+    every = build_interval('summary_every', config.summary_every, session.plan)
+    callbacks.append(MetricSamples(session, every=every, metric_writers=writers,
                                    has_validated=history.has_validated))
     callbacks.extend(writers)
-  return callbacks, Writer(summaries, lambda: steps.step)
+  return callbacks, Writer(summaries, lambda: session.step)

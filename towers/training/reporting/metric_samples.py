@@ -12,7 +12,7 @@ import math
 from typing import Any, Callable, Dict, Optional, Sequence
 
 from towers.session.calls import Update
-from towers.session.steps import Steps
+from towers.session.session import Session
 from towers.settings.timetable import Interval
 from towers.training.callbacks import Callback
 from towers.training.reporting.progress import Pace
@@ -42,17 +42,17 @@ class MetricWriter(Callback):
 class MetricSamples(Callback):
   """Measures every n-th step, and gives what is new to the metric writers."""
 
-  def __init__(self, steps: Steps, *, every: Interval, metric_writers: Sequence[MetricWriter],
+  def __init__(self, session: Session, *, every: Interval, metric_writers: Sequence[MetricWriter],
                has_validated: Callable[[int], bool]):
-    """Takes the steps of a program with a gradient norm; earlier runs have measured those done.
+    """Takes the session of a program with a gradient norm; earlier runs have measured those done.
 
     `has_validated` says whether an earlier run has written the validation of a step.
     """
-    self._steps, self._every = steps, every
+    self._session, self._every = session, every
     self._metric_writers, self._has_validated = metric_writers, has_validated
-    self._last_step = steps.step
+    self._last_step = session.step
     self._mark: Optional[Pace] = None  # Of the last sample.
-    self._go_on(steps.step)
+    self._go_on(session.step)
 
   def on_step(self, run: Any) -> None:
     """Samples the step if it is due."""
@@ -62,12 +62,12 @@ class MetricSamples(Callback):
     self._last_step = step
     is_due, is_next_due = self._every.is_due(step), self._every.is_due(step + 1)
     if is_due or self._mark is None:  # Not after every step, see `Progress.step`.
-      pace = Pace(step, run.train_seconds, self._steps.metrics.input_wait_seconds)
+      pace = Pace(step, run.train_seconds, self._session.training_metrics.input_wait_seconds)
       self._mark = self._mark or pace
       if is_due:
         self._sample(pace, run.loss)
     if is_due or is_next_due:
-      self._steps.calls.measure_update(is_next_due)
+      self._session.measure_updates(is_next_due)
 
   def on_validation(self, run: Any) -> None:
     """Writes the means over the validation split, unless an earlier run has."""
@@ -82,19 +82,19 @@ class MetricSamples(Callback):
   def _go_on(self, step):
     self._last_step = step
     self._mark = None
-    self._metrics_mark = self._steps.metrics.mark()
-    self._steps.calls.measure_update(self._every.is_due(step + 1))
+    self._metrics_mark = self._session.training_metrics.mark()
+    self._session.measure_updates(self._every.is_due(step + 1))
 
   def _sample(self, pace, loss):
     """Gives a measured step to the metric writers."""
-    steps = self._steps
-    update = steps.calls.update or Update(math.nan, math.nan)
+    session = self._session
+    update = session.update or Update(math.nan, math.nan)
     values = dict(
         loss=loss, learning_rate=update.learning_rate, gradient_norm=update.gradient_norm,
-        examples_per_second=pace.speed_since(self._mark, steps.plan),
+        examples_per_second=pace.speed_since(self._mark, session.plan),
         input_wait=pace.wait_since(self._mark))
-    metrics = steps.metrics.since(self._metrics_mark)
+    metrics = session.training_metrics.since(self._metrics_mark)
     metrics.pop('loss', None)  # The sample has that of its own step.
-    self._mark, self._metrics_mark = pace, steps.metrics.mark()
+    self._mark, self._metrics_mark = pace, session.training_metrics.mark()
     for metric_writer in self._metric_writers:
       metric_writer.sample(pace.step, values, metrics, update.summaries)

