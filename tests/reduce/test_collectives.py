@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+import towers
 from tests.harness import small
 from tests.harness.counted_links import CountedLinks
 from towers.base.usage_error import UsageError
@@ -216,5 +217,5 @@ def test_a_first_step_ends_where_one_tower_fails_while_the_others_wait_for_it(nu
 
   settings = dict(placement='replicated', tower_build='reuse')
   with small.Run(model=model, num_towers=num_towers, **settings) as run, \
-      pytest.raises(tf.errors.OpError, match='no such row'):
+      pytest.raises(towers.RunError, match='no such row'):
     run.train()
