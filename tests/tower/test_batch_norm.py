@@ -140,8 +140,7 @@ def foreign(batch, is_training):
 @pytest.mark.nightly(but='stale-first-Nothing updates moving_mean')
 @pytest.mark.parametrize('broken, kind, words', [
     (stale, 'first', 'Nothing updates moving_mean'),
-    (foreign, 'sync', 'batch_norm=sync needs layers that share their sums'),
-    (foreign, 'mean', 'batch_norm=mean needs layers that share their sums')])
+    (foreign, 'mean', 'batch_norm=mean needs layers that share their moments')])
 def test_what_would_silently_go_wrong_is_refused(broken, kind, words):
   with pytest.raises(UsageError, match=words):
     small.Run(model=broken, num_towers=2, batch_norm=kind)

@@ -26,7 +26,6 @@ from towers.placement.devices import build_devices
 from towers.settings.arguments import with_known_names
 from towers.tensorflow_v1 import RUN_ERRORS, tf
 from towers.tower.batch_norm import BATCH_NORMS, is_moving_average
-from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.model_call import Model
 
 
@@ -215,12 +214,10 @@ def _find_normalised(trial) -> List[str]:
   """Returns a sentence on layers that each tower normalises by its own batch, if there are any."""
   program = trial.program
   averages = [name for name, variable in trial.variables.items() if is_moving_average(variable)]
-  shared = program.graph.get_collection(BATCH_MOMENTS)
-  if not averages or (shared and program.settings['batch_norm'] == 'sync'):
+  if not averages or program.settings['batch_norm'] == 'sync':
     return []
   return [f'Batch normalisation takes the moments of each tower\'s own batch ({averages[0]}): '
-          'towers.tower.batch_norm_layer.batch_norm with batch_norm=sync takes those of the global '
-          'batch.']
+          'batch_norm=sync takes those of the global batch.']
 
 
 def _find_reason(rows) -> str:

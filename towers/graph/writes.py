@@ -159,6 +159,12 @@ def _is_switched(op, switch) -> bool:
   return switch.op in find_needed([pred.op for pred in preds])
 
 
+def brings_values(op: Operation) -> bool:
+  """Returns whether an op brings values into a graph that are no variable's: fed, drawn, taken."""
+  return op.type == 'Placeholder' or op.type.startswith('Stateless') or (
+      op.op_def.is_stateful and bool(op.outputs) and op.type not in (*READERS, *VARIABLES))
+
+
 def find_writes(graph: Graph, variables: Optional[Iterable[Operation]] = None) -> List[Write]:
   """Returns every op of a graph that changes one of the variables, even if no step runs it.
 

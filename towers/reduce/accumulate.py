@@ -43,6 +43,7 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
     def accumulate(gradient, variable):
       if isinstance(gradient, tf.IndexedSlices):
         return sums.add_rows(gradient, variable, gradient_weight, num_examples)
+      gradient.set_shape(variable.shape)  # Of kernels in a branch 1.14 does not know it.
       total = sums.add(gradient, gradient_weight, device=variable.device, name=variable.op.name)
       return total / tf.cast(num_examples, gradient.dtype)
 

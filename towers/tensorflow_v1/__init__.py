@@ -37,6 +37,7 @@ from towers.tensorflow_v1.devices import (
     uses_persistent_batch_norm,
 )
 from towers.tensorflow_v1.graph_import import import_placed
+from towers.tensorflow_v1.norms import other_norms
 from towers.tensorflow_v1.ops import control_flow_v1, replaced, select, without_zeros
 from towers.tensorflow_v1.sessions import (
     CountedSession,

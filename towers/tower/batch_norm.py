@@ -73,10 +73,10 @@ def _check(kind, tower):
                      'so that validation would use their initial values: add their updates to '
                      'tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer its `updates`), or '
                      'use towers.tower.batch_norm_layer.batch_norm.')
-  if kind != 'first' and averages and not match_towers(BATCH_MOMENTS, [tower.scope]):
-    raise UsageError(f'batch_norm={kind} needs layers that share their sums between towers, as '
+  if kind == 'mean' and averages and not match_towers(BATCH_MOMENTS, [tower.scope]):
+    raise UsageError('batch_norm=mean needs layers that share their moments between towers, as '
                      f'towers.tower.batch_norm_layer.batch_norm does; the model\'s own, with '
-                     f'{averages[0]}, do not: use batch_norm=first, or '
+                     f'{averages[0]}, do not: use batch_norm=sync or first, or '
                      'towers.tower.batch_norm_layer.batch_norm.')
 
 

@@ -12,6 +12,7 @@ from towers.tower.apart import check_apart, check_penalties
 from towers.tower.drawing.draws import tie_draws, warn_of_left
 from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall, call_beside
+from towers.tower.norms.joined import check_joined
 from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
@@ -45,6 +46,8 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
     if op.type == 'Switch' and op.inputs[0].op.type == 'ReadVariableOp':
       recording.take(op)
   _check(tower, ops, index, store)
+  if call.joins_norms and index == 0:
+    check_joined(tower)
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch,
                    call_beside=beside)
   if index == 0:

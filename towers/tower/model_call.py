@@ -15,6 +15,7 @@ from towers.tower.drawing.draws import Draws
 from towers.tower.global_batch import GlobalBatch
 from towers.tower.losses import Weighted
 from towers.tower.named_devices import giving_way
+from towers.tower.norms.joined import joining_norms
 from towers.tower.precision import Precision, cast_inputs, float32_getter
 
 Values = Union[Tensor, Weighted]
@@ -72,6 +73,7 @@ class ModelCall(NamedTuple):
       contexts.enter_context(variables.naming_constants())
       contexts.enter_context(control_flow_v1())
       contexts.enter_context(giving_way(store.devices))
+      contexts.enter_context(joining_norms(tensors, scope=scope))
       return self.model(decode_batch(tensors), self.is_training)
 
 

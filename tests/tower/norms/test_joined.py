@@ -1,0 +1,310 @@
+"""Layers of others under batch_norm=sync: N towers are the one tower on which nothing is replaced.
+
+What cannot be joined is refused by name, and what needs no joining keeps its ops.
+"""
+
+import logging
+import weakref
+
+import numpy as np
+import pytest
+
+from tests.harness import small
+from tests.harness.in_process_cluster import InProcessCluster
+from towers.base.usage_error import UsageError
+from towers.input import pipeline
+from towers.tensorflow_v1 import load_keras, tf
+from towers.tower.batch_norm_layer import batch_norm
+
+IS_TF1 = tf.__version__.startswith('1.')
+NUM_STEPS = 5
+SHAPE = (2, 3, 4)  # Height, width and channels.
+
+
+def normed(normalize, shape=SHAPE):
+  """Returns a model with a layer that has its input from weights, and feeds others."""
+  def model(batch, is_training):
+    features, labels = batch
+    x = tf.reshape(small.dense(features, int(np.prod(shape)), 'in'), [-1, *shape])
+    x = tf.reshape(tf.tanh(normalize(x, is_training)), [-1, int(np.prod(shape))])
+    return small.classify(small.dense(x, 5, 'hidden'), labels)
+
+  return model
+
+
+def by_layers(**settings):
+  return lambda x, is_training: tf.layers.batch_normalization(
+      x, training=is_training, momentum=0.8, **settings)
+
+
+_kept = weakref.WeakKeyDictionary()
+
+
+def by_keras(x, is_training):
+  """A layer object that all towers call: those after the first name their ops after the first."""
+  make = load_keras().layers.BatchNormalization
+  layer = _kept.get(x.graph) or _kept.setdefault(x.graph, make(momentum=0.8, name='kept'))
+  x = layer(x, training=is_training)
+  for update in layer.updates[-2:]:
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+  return x
+
+
+def by_slim(x, is_training, **settings):
+  from tensorflow.contrib import slim
+  return slim.batch_norm(x, is_training=is_training, decay=0.8, scale=True, **settings)
+
+
+def move(mean, variance):
+  """Moves averages as those who write their own layer do; returns them."""
+  moving = [tf.get_variable(f'moving_{name}', moment.shape, trainable=False,
+                            initializer=tf.ones_initializer())
+            for name, moment in (('mean', mean), ('variance', variance))]
+  for variable, moment in zip(moving, (mean, variance)):
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS,
+                         variable.assign_sub(0.2 * (variable.read_value() - moment)))
+  return [variable.read_value() for variable in moving]
+
+
+def by_hand(x, is_training, axes=(0, 1, 2)):
+  moments = list(tf.nn.moments(x, list(axes)))
+  averages = move(*moments)
+  if is_training is not True:
+    moments = tf.cond(is_training, lambda: moments, lambda: averages)
+  return tf.nn.batch_normalization(x, *moments, None, tf.get_variable('scale', x.shape[-1:]), 1e-3)
+
+
+def of_noise(x, is_training):
+  """What a generator normalises: no example, but drawn for each."""
+  return x + by_layers()(tf.random.stateless_normal(tf.shape(x), [1, 2])[:, :, :, :4], is_training)
+
+
+def by_a_kernel(x, is_training):
+  scale, offset = tf.get_variable('scale', [4]), tf.get_variable('offset', [4])
+  y, *moments = tf.nn.fused_batch_norm(x, scale, offset)
+  return y + 0.1 * move(*moments)[0]
+
+
+def in_a_branch(batch, is_training):
+  """The whole net in each branch, as those write it who have two."""
+  def build(trains):
+    with tf.variable_scope('net', reuse=tf.AUTO_REUSE):
+      return normed(by_layers(name='norm'))(batch, trains)
+
+  if not tf.is_tensor(is_training):
+    return build(is_training)
+  build(False)  # Makes the variables.
+  return tf.cond(is_training, lambda: build(True), lambda: build(False))
+
+
+LAYERS = {
+    'fused': normed(by_layers()),
+    'fused twice': normed(lambda x, is_training: by_layers(name='two')(
+        tf.nn.relu(by_layers(name='one')(x, is_training)), is_training)),
+    'not fused': normed(by_layers(fused=False)),
+    'channels first': normed(by_layers(axis=1, fused=False)),
+    'rows': normed(by_layers(), [6]),
+    'of two axes': normed(by_layers(axis=[1, 3])),
+    'renorm': normed(by_layers(renorm=True, fused=False)),
+    'frozen': normed(lambda x, is_training: by_layers()(x, False)),
+    'keras': normed(by_keras),
+    'by hand': normed(by_hand),
+    'by hand, each place': normed(lambda x, is_training: by_hand(x, is_training, axes=[0])),
+    'kernel': normed(by_a_kernel),
+    'noise': normed(of_noise),
+    'branch': in_a_branch,
+    **({'slim': normed(by_slim), 'slim, rows': normed(by_slim, [6]),
+        'slim, not fused': normed(lambda *given: by_slim(*given, fused=False)),
+        'slim, zero debias': normed(lambda *given: by_slim(*given, zero_debias_moving_mean=True))}
+       if IS_TF1 else {})}
+
+
+def train(model, **settings):
+  """Returns losses, all variables, and the means of a validation where there is one."""
+  settings = {**dict(train=small.random_examples(15), batch_size=7, batch_norm='sync'), **settings}
+  with small.Run(model=model, **settings) as run:
+    losses = [run.train() for _ in range(NUM_STEPS)]
+    validates = settings.get('validates')
+    return losses, run.variables(), run.validate()[0] if validates else {}
+
+
+def assert_same(found, expected, tolerance=1e-5):
+  assert found[0] == pytest.approx(expected[0], abs=tolerance)
+  small.assert_same_weights(found[1], expected[1], tolerance)
+  assert found[2] == pytest.approx(expected[2], abs=tolerance)
+
+
+# The third batch has one example, which leaves two of three towers without any.
+SETTINGS = {
+    'switched': dict(num_towers=2, validates=True),
+    'three': dict(num_towers=3, validates=True, mode='shard'),
+    'trains': dict(num_towers=3, mode='next'),
+    'clones': dict(num_towers=3, validates=True, tower_build='clone'),
+    'replicas': dict(num_towers=2, tower_build='clone', placement='replicated', mode='next'),
+    'static': dict(num_towers=2, batch_size=6, last_batch='drop', depth=0),
+    'pieces': dict(num_towers=2, validates=True, accumulate=2, batch_size=8),
+    'tower': dict(num_towers=3, validation_tower=True, validates=True, placement='balanced')}
+# Neither works on one tower either: of renorm in pieces the measurement refuses the loss, and a
+# layer object reads its own variables, not a snapshot.
+POINTS = [(layer, settings) for layer in LAYERS for settings in SETTINGS
+          if (layer, settings) not in [('renorm', 'pieces'), ('keras', 'tower')]]
+# Each layer once, with each of the settings in turn.
+CHOSEN = [POINTS[number * (len(SETTINGS) + 1) % len(POINTS)] for number in range(len(LAYERS))]
+
+
+@pytest.mark.parametrize('layer, settings', small.nightly_but(CHOSEN, POINTS))
+def test_towers_are_the_one_on_which_nothing_is_replaced(layer, settings, monkeypatch):
+  monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
+  settings = SETTINGS[settings]
+  alike = {name: settings[name] for name in ('validates', 'accumulate', 'batch_size', 'last_batch')
+           if name in settings}
+  expected = train(LAYERS[layer], num_towers=1, **{**alike, 'batch_norm': 'first'})
+  assert_same(train(LAYERS[layer], **settings), expected)
+  assert any('moving' in name for name in expected[1])
+
+
+def list_all(model, **settings):
+  """Returns what a program consists of: all ops, with what they are given."""
+  graph = small.program(model, **settings).graph
+  return [(op.type, op.name, op.device, list(op.node_def.input)) for op in graph.get_operations()]
+
+
+@pytest.mark.nightly(but='fused')
+@pytest.mark.parametrize('layer', ['fused', 'not fused', 'by hand'])
+def test_a_tower_alone_has_its_own_ops(layer):
+  one = dict(num_towers=1)
+  assert (list_all(LAYERS[layer], batch_norm='sync', **one)
+          == list_all(LAYERS[layer], batch_norm='first', **one))
+
+
+def of_weights(x, is_training):
+  weights = tf.get_variable('weights', [1, 1, 4, 4])
+  mean, variance = tf.nn.moments(weights, [0, 1, 2])
+  return tf.nn.conv2d(x, (weights - mean) * tf.rsqrt(variance + 0.1), [1, 1, 1, 1], 'SAME')
+
+
+def of_each_example(x, is_training):
+  for axes in ([1, 2], [1, 2, 3], [-1]):
+    mean, variance = tf.nn.moments(x, axes, keep_dims=True)
+    x = (x - mean) * tf.rsqrt(variance + 0.1)
+  return x
+
+
+@pytest.mark.parametrize('layer', [of_weights, of_each_example])
+def test_what_is_no_moment_of_the_batch_keeps_its_ops(layer):
+  model = normed(layer)
+  assert list_all(model, batch_norm='sync') == list_all(model, batch_norm='first')
+
+
+@pytest.mark.nightly(but='not fused')
+@pytest.mark.parametrize('layer', ['fused', 'not fused', 'by hand'])
+def test_half_precision_is_as_near_as_with_the_own_layer(layer):
+  own = normed(lambda x, is_training: batch_norm(x, is_training, name='norm', momentum=0.8,
+                                                 epsilon=1e-3))
+
+  def differ(model):
+    found, one = [train(model, num_towers=num_towers, precision='mixed', batch_norm=kind)
+                  for num_towers, kind in ((3, 'sync'), (1, 'first'))]
+    return max(abs(np.subtract(*losses)) for losses in zip(found[0], one[0])), max(
+        abs(value - one[1][name]).max() for name, value in found[1].items())
+
+  for ours, theirs in zip(differ(LAYERS[layer]), differ(own)):
+    assert ours <= 2 * theirs + 1e-4
+
+
+@pytest.mark.nightly(but='fused')
+@pytest.mark.parametrize('layer', ['fused', 'not fused', 'by hand'])
+def test_workers_are_one_tower(layer):
+  settings = dict(model=LAYERS[layer], train=small.random_examples(15), batch_size=7,
+                  validates=True)
+  with InProcessCluster(num_workers=2, num_towers=2, batch_norm='sync', **settings) as cluster:
+    losses = [cluster.train() for _ in range(NUM_STEPS)]
+    found = losses, cluster.runs[0].variables(), cluster.each(small.Run.validate)[0][0]
+  with small.Run(num_towers=1, **settings) as one:
+    losses = [one.train() for _ in range(NUM_STEPS)]
+    expected = losses, one.variables(), one.validate()[0]
+  assert_same(found, expected)
+
+
+@pytest.mark.nightly(but='fused-2')
+@pytest.mark.parametrize('num_towers', [2, 3])
+@pytest.mark.parametrize('layer', ['fused', 'not fused', 'by hand', 'kernel'])
+def test_the_measurement_names_no_layer_that_is_joined(layer, num_towers, caplog):
+  program = small.program(LAYERS[layer], num_towers=num_towers, batch_norm='sync')
+  with caplog.at_level(logging.WARNING, 'towers'), program.session() as session:
+    session.train()
+  assert not [record for record in caplog.records if 'do not equal one' in record.getMessage()]
+
+
+def in_a_loop(x, is_training):
+  return tf.while_loop(lambda turn, _: turn < 2, lambda turn, x: (
+      turn + 1, x - tf.nn.moments(x, [0, 1, 2])[0]), (0, x))[1]
+
+
+def kernel_in_a_loop(x, is_training):
+  return tf.while_loop(lambda turn, _: turn < 2, lambda turn, x: (
+      turn + 1, tf.nn.fused_batch_norm(x, tf.ones([4]), tf.zeros([4]))[0]), (0, x))[1]
+
+
+def time_major(x, is_training):
+  x = tf.transpose(x, [1, 0, 2, 3])
+  return tf.transpose(x - tf.nn.moments(x, [0])[0], [1, 0, 2, 3])
+
+
+def time_of_examples(x, is_training):
+  """Has as many times as would be two batches of a tower."""
+  times = tf.transpose(tf.reshape(x, [-1, 12, 2]), [1, 0, 2])
+  return tf.reshape(tf.transpose(times - tf.nn.moments(times, [0])[0], [1, 0, 2]), tf.shape(x))
+
+
+def in_groups(x, is_training):
+  groups = tf.reshape(x, [3, -1, *SHAPE])
+  return tf.reshape(groups - tf.nn.moments(groups, [0, 2, 3], keep_dims=True)[0], [-1, *SHAPE])
+
+
+def by_weights(x, is_training):
+  moments = tf.nn.weighted_moments(x, [0, 1, 2], tf.square(x))
+  move(*moments)
+  return x - moments[0]
+
+
+def by_means(x, is_training):
+  mean = tf.reduce_mean(x, [0, 1, 2])
+  move(mean, tf.reduce_mean(tf.square(x - mean), [0, 1, 2]))
+  return x - mean
+
+
+def by_another_branch(x, is_training):
+  return tf.cond(tf.reduce_sum(x) > 0, lambda: x - tf.nn.moments(x, [0, 1, 2])[0], lambda: x)
+
+
+def twice(x, is_training):
+  y = by_layers()(x, True)
+  return x + tf.gradients(tf.reduce_sum(tf.square(y)), x)[0]
+
+
+REFUSED = {
+    'loop': (in_a_loop, 'moments of .*axes.*a loop'),
+    'kernel in a loop': (kernel_in_a_loop, 'moments of .*a loop'),
+    'time major': (time_major, 'moments of transpose|axis 0'),
+    'time, as long': (time_of_examples, 'keep an axis'),
+    'groups': (in_groups, 'axis'),
+    'virtual batches': (by_layers(virtual_batch_size=3), 'axis'),
+    'one virtual batch': (by_layers(virtual_batch_size=6), 'axis'),
+    'weighted': (by_weights, 'moving_mean is moved by moments of each tower'),
+    'means': (by_means, 'moving_mean is moved by moments of each tower'),
+    'branch': (by_another_branch, 'chooses by the examples of a tower'),
+    'second derivative': (twice, 'gradient of a gradient .*batch_norm=sync')}
+OPEN, STATIC = dict(last_batch='keep'), dict(last_batch='drop')
+
+
+@pytest.mark.nightly(but=['virtual batches-static', 'one virtual batch-static', 'groups-open',
+                          'time, as long-static', 'loop-open', 'weighted-open', 'branch-open',
+                          'second derivative-open'])
+@pytest.mark.parametrize('settings', [OPEN, STATIC], ids=['open', 'static'])
+@pytest.mark.parametrize('name', REFUSED)
+def test_what_cannot_be_joined_is_refused_by_name(name, settings):
+  layer, words = REFUSED[name]
+  with pytest.raises(UsageError, match=words):
+    small.program(normed(layer), train=small.random_examples(25), batch_norm='sync',
+                  batch_size=12, validation=None, **settings)
