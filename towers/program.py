@@ -8,6 +8,7 @@ from towers.input.plan import Plan
 from towers.placement.workers import Workers
 from towers.session.session import Session
 from towers.settings.arguments import check_examples, check_model, check_optimizer, with_known_names
+from towers.settings.given import ProgramSettings
 from towers.tower.model_call import Model
 from towers.training_graph import TrainingGraph
 from towers.update.groups import Optimizers, Rate
@@ -110,22 +111,13 @@ class Program(TrainingGraph):
                rate_factors: Optional[Mapping[str, float]] = None,
                init_from: Union[str, InitFrom, None] = None,
                logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
-    given = dict(
-        optimizer=optimizer, learning_rate=learning_rate, batch_size=batch_size,
-        accumulate=accumulate, last_batch=last_batch, num_towers=num_towers, device=device,
-        input_mode=input_mode, input_threads=input_threads, staging_depth=staging_depth,
-        shuffle=shuffle, seed=seed, validation_tower=validation_tower, variables=variables,
-        tower_build=tower_build, batch_norm=batch_norm, precision=precision, loss_scale=loss_scale,
-        recompute=recompute, collective=collective, fusion_megabytes=fusion_megabytes, wire=wire,
-        clip_norm=clip_norm, weight_decay=weight_decay, average_weights=average_weights,
-        frozen=frozen, rate_factors=rate_factors, init_from=init_from, logical_gpus=logical_gpus,
-        gpu_memory=gpu_memory)
+    settings = ProgramSettings.of(locals())
     check_model(model)
     check_examples('train', train)
     if validation is not None:
       check_examples('validation', validation)
     check_optimizer(optimizer)
-    super().__init__(model, train, validation, given, workers)
+    super().__init__(model, train, validation, settings, workers)
     check_rereading(train, self.feed.inputs.num_iterators, is_trained=True)
     if validation is not None and self.validation is not None:
       check_rereading(validation, self.validation.feed.inputs.num_iterators, is_trained=False)

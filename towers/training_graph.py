@@ -5,13 +5,11 @@
   validation examples ────┘ where is_validating is fed          └──► validation
 """
 
+import dataclasses
 import os
 import re
 import sys
-import types
-from typing import Any, List, Mapping, Optional, Sequence
-
-import numpy as np
+from typing import Any, Dict, List, Optional, Sequence
 
 from towers.base.collector import uncollected
 from towers.base.output import write_line
@@ -39,16 +37,15 @@ from towers.placement.workers import Workers
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
 from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
-from towers.settings.table import arguments_of
+from towers.settings.given import ProgramSettings
 from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.model_call import Model
 from towers.tower.precision import build_precision
 from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
 from towers.update.averages import build_averages
-from towers.update.groups import build_groups, choose_rate, name_optimizer
+from towers.update.groups import build_groups, choose_rate
 from towers.validation import build_validation, build_validation_tower
-from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import WarmStart
 
 _COLLECTION = 'towers/program'
@@ -58,7 +55,7 @@ class TrainingGraph:
   """The graph that trains a model on N towers, built in the default graph.
 
   Attributes, in the order in which data goes:
-    settings: the arguments that it was built with, by name; of model and optimizer their names.
+    given: the settings that it was built with, and of 'auto' what it has come to.
     model: the model that the towers compute.
     train_examples, validation_examples: the splits; the second may be None.
     graph: the `tf.Graph` that holds all of it.
@@ -87,10 +84,8 @@ class TrainingGraph:
 
   @uncollected()
   def __init__(self, model: Model, train: Examples, validation: Optional[Examples],
-               given: Mapping[str, Any], workers: Optional[Workers] = None):
-    """Builds the line from its first op to its last; see `towers.Program` for what is `given`."""
-    self._given = settings = _check_settings(given)
-    self.settings = _describe_settings(settings, model)
+               settings: ProgramSettings, workers: Optional[Workers] = None):
+    """Builds the line from its first op to its last; see `towers.Program` for the settings."""
     self.model, self.train_examples, self.validation_examples = model, train, validation
     accumulate = read_accumulate(settings.accumulate)
     self.graph = tf.get_default_graph()
@@ -105,7 +100,8 @@ class TrainingGraph:
     last_batch = 'keep' if settings.last_batch == 'auto' else settings.last_batch
     if train.num_examples == ENDLESS:  # All batches are full.
       last_batch = 'carry'
-    self.settings.update(variables=self.placement.kind, last_batch=last_batch)
+    self.given = dataclasses.replace(
+        settings, variables=self.placement.kind, last_batch=last_batch)
     self._check()
 
     self.feed = self._build_feed(
@@ -149,7 +145,7 @@ class TrainingGraph:
 
   def _check(self):
     """Refuses what does not go together, before anything is built."""
-    given, collective = self._given, self._given.collective
+    given, collective = self.given, self.given.collective
     if tf.get_collection(_COLLECTION):
       raise UsageError('This graph has a program already, or the beginning of one that failed, and '
                        'two would share counters and variables: build the second one in a graph '
@@ -197,13 +193,13 @@ class TrainingGraph:
         num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
         num_workers=workers.num_workers, rank=workers.rank, name=examples.name, **planned)
     inputs = build_inputs(
-        examples, plan=plan, mode=self._given.input_mode, shuffle=shuffle, seed=self._given.seed,
-        parallel_calls=self._given.input_threads)
-    return build_feed(inputs, devices=devices, staging_depth=self._given.staging_depth)
+        examples, plan=plan, mode=self.given.input_mode, shuffle=shuffle, seed=self.given.seed,
+        parallel_calls=self.given.input_threads)
+    return build_feed(inputs, devices=devices, staging_depth=self.given.staging_depth)
 
   def _build_batches(self, validation_feed):
     """Builds the towers' batches; returns whether they train, and the switch or None without."""
-    if not validation_feed or self._given.validation_tower:
+    if not validation_feed or self.given.validation_tower:
       if validation_feed:
         check_alike(self.feed, validation_feed)
       self.batches = build_batches(self.feed)
@@ -216,7 +212,7 @@ class TrainingGraph:
 
   def _build_gradients(self, accumulate):
     """Builds the mean gradients over the global batch, clipped if asked."""
-    given = self._given
+    given = self.given
     # NCCL refuses two ranks on one GPU.
     shares_gpu = bool(self.devices.memory.num_logical) and given.collective == 'auto'
     mean = average_gradients(
@@ -230,7 +226,7 @@ class TrainingGraph:
 
   def _build_update(self):
     """Builds the update of all weights, and what it says of its input."""
-    given = self._given
+    given = self.given
     self.learning_rate = choose_rate(given.optimizer, given.learning_rate, self.plan)
     self._groups = build_groups(
         given.optimizer, self.learning_rate,
@@ -261,7 +257,7 @@ class TrainingGraph:
       return self
     with tf.Graph().as_default():
       return TrainingGraph(self.model, self.train_examples, self.validation_examples,
-                           dict(vars(self._given), accumulate=accumulate), self.workers)
+                           dataclasses.replace(self.given, accumulate=accumulate), self.workers)
 
   def format_variables(self) -> str:
     """Returns a table of the model's variables: name, shape, dtype and learning rate of each."""
@@ -270,10 +266,15 @@ class TrainingGraph:
 
   def __repr__(self) -> str:
     num_values = sum(variable.shape.num_elements() or 0 for variable in self._variables)
-    return (f"<towers.{type(self).__name__} of {self.settings['model']}: {len(self.towers)} towers "
+    return (f"<towers.{type(self).__name__} of {name_model(self.model)}: {len(self.towers)} towers "
             f"on {self.devices.kind}, batch_size={self.plan.batch_size}, "
             f"{self.plan.num_examples:,} examples, {len(self._variables)} variables of "
             f"{num_values:,} values>")
+
+  @property
+  def settings(self) -> Dict[str, Any]:
+    """The settings by name, for people; of model and optimizer their names."""
+    return dict(self.given.describe(), model=name_model(self.model))
 
   def build_gradient_norm(self) -> None:
     """Builds `gradient_norm`, for a run that shows it; a session that has begun pauses for it."""
@@ -303,20 +304,6 @@ class TrainingGraph:
     return [self.feed] + ([self.validation.feed] if self.validation else [])
 
 
-def _check_settings(given):
-  """Returns settings with NumPy's numbers as Python's; refuses a value that one cannot have."""
-  settings = dict(given)
-  for name, setting in arguments_of('program').items():
-    setting.check(settings[name], name)
-    if isinstance(settings[name], np.generic):
-      settings[name] = settings[name].item()
-  return types.SimpleNamespace(**settings)
-
-
-def _describe_settings(settings, model):
-  """Returns settings by name, for people: of model and optimizer the names, of a file the path."""
-  init_from = settings.init_from
-  return dict(vars(settings), model=getattr(model, '__name__', type(model).__name__),
-              optimizer=name_optimizer(settings.optimizer),
-              init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
-
+def name_model(model: Model) -> str:
+  """Returns what a model is called."""
+  return getattr(model, '__name__', type(model).__name__)

@@ -214,7 +214,7 @@ def _find_normalised(trial) -> List[str]:
   """Returns a sentence on layers that each tower normalises by its own batch, if there are any."""
   program = trial.program
   averages = [name for name, variable in trial.variables.items() if is_moving_average(variable)]
-  if not averages or program.settings['batch_norm'] == 'sync':
+  if not averages or program.given.batch_norm == 'sync':
     return []
   return [f'Batch normalisation takes the moments of each tower\'s own batch ({averages[0]}): '
           'batch_norm=sync takes those of the global batch.']

@@ -42,12 +42,12 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
   if source:
     lines.append(f'  {source}')
   lines += [
-      f"input: {program.settings['input_mode']}, staging depth {staging_depth}; "
+      f"input: {program.given.input_mode}, staging depth {staging_depth}; "
       f'{describe_batch(program.plan)}',
       '; '.join(filter(None, [f"model: {name}, {_count(num_weights, 'weight')}", update]))]
   if program.precision is not None:
     lines.append(describe_precision(program.precision))
-    if compiles_by_default(devices.kind, program.settings['precision']):
+    if compiles_by_default(devices.kind, program.given.precision):
       lines[-1] += ', compiled by XLA'
   recomputed = program.towers[0].recomputed
   if recomputed is not None:
@@ -66,8 +66,8 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
   if reduced.all_reduce is not None:
     lines.append(describe_all_reduce(reduced.all_reduce))
     lines += [f'  {describe_rows(slots)}' for slots in reduced.row_slots]
-  elif program.settings['collective'] != 'auto':
-    lines.append(f"collective={program.settings['collective']} has nothing to sum: there is one "
+  elif program.given.collective != 'auto':
+    lines.append(f"collective={program.given.collective} has nothing to sum: there is one "
                  'worker, whose towers share their variables')
 
   variables = tf.global_variables()
