@@ -246,7 +246,7 @@ class Engine:
     if self._pass is not None and not self._pass.is_complete:
       raise UsageError('The validation tower is in the middle of a pass over the validation split, '
                        'which another would disturb: ask in on_validation, or use '
-                       'validation=switch.')
+                       'validation_tower=False.')
 
   def begin_pass(self) -> ValidationPass:
     """Begins a pass over the validation split with the current weights."""
@@ -307,7 +307,7 @@ class Engine:
     self.training_moved = not is_done  # Unless it is skipped.
     self.calls.update = None
     return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
-                   self.has_other_workers, self.program.settings['wire'], diagnosis.loss_names)
+                   self.has_other_workers, self.program.given.wire, diagnosis.loss_names)
 
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""

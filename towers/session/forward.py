@@ -225,7 +225,7 @@ class ForwardCache:
           self._kept.pop(0).forward.close()
         kept = _Kept(key, Forward(
             compute, rows.template, devices=program.devices, is_model=is_model,
-            variables=program.settings['variables'], precision=program.settings['precision']))
+            variables=program.given.variables, precision=program.given.precision))
       else:
         self._kept.remove(kept)
       self._kept.append(kept)

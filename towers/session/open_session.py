@@ -53,7 +53,7 @@ class OpenSession:
     self.watchdog = Watchdog(limit_seconds=stall_seconds or float('inf'))
     self._has_watchdog = stall_seconds is not None
     self._settings: Dict[str, Any] = dict(
-        settings, **{name: program.settings[name] for name in ('collective', 'precision')})
+        settings, collective=program.given.collective, precision=program.given.precision)
     self._closing = contextlib.ExitStack()
     self._opened: Optional[Engine] = None
     self._worker: Optional[Worker] = None
