@@ -112,9 +112,12 @@ class TrainingGraph:
       write_line(f'WARNING: batch_size={self.plan.batch_size} is more than the '
                  f'{train.num_examples} examples of {train.name}, which every step takes all: '
                  f'write batch_size={train.num_examples}, or a smaller one', sys.stderr)
-    validation_feed = validation and self._build_feed(
-        validation, devices.names[-1:] if settings.validation_tower else devices.names,
-        self.plan.micro_batch_size, last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')
+    validation_feed = None
+    if validation is not None:
+      validation_feed = self._build_feed(
+          validation, devices.names[-1:] if settings.validation_tower else devices.names,
+          self.plan.micro_batch_size,
+          last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')
     is_training, is_validating = self._build_batches(validation_feed)
 
     store = build_variable_store(
@@ -129,12 +132,15 @@ class TrainingGraph:
     self._variables = [variable for variable in tf.global_variables()
                        if not variable.op.name.startswith('loss_scale/')]  # No slot is made yet.
     self._check_gradients()
-    self.warm_start = settings.init_from and WarmStart(settings.init_from, self._variables)
+    self.warm_start = None
+    if settings.init_from is not None:
+      self.warm_start = WarmStart(settings.init_from, self._variables)
 
     self._build_gradients(accumulate)
     self._build_update()
-    self.validation = validation_feed and self._build_validation(
-        validation_feed, is_validating, store)
+    self.validation = None
+    if validation_feed is not None:
+      self.validation = self._build_validation(validation_feed, is_validating, store)
     # Those of other towers would come under other names.
     tags = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
     tags[:] = [tag for tag in tags if not re.match(r'tower_[1-9]\d*/', tag.op.name)]
@@ -240,7 +246,9 @@ class TrainingGraph:
         is_compiled=compiles(self.devices.kind, given.precision), averages=self.averages)
     self.input_wait = build_input_wait(self.feed, self.batches, after=self.train_op)
     add_op = self.gradients.add_op
-    self.add_wait = add_op and build_input_wait(self.feed, self.batches, after=add_op)
+    self.add_wait = None
+    if add_op is not None:
+      self.add_wait = build_input_wait(self.feed, self.batches, after=add_op)
 
   def _build_validation(self, feed, is_validating, store):
     """Returns the validation by a tower of its own, or by all towers where there is a switch."""

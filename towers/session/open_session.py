@@ -224,7 +224,7 @@ class OpenSession:
         return None
       path, point = found
       warm_start = self.program.warm_start
-      if not engine.has_begun and self.program.workers.rank == 0:
+      if warm_start is not None and not engine.has_begun and self.program.workers.rank == 0:
         write_line(f'initial weights: those of the checkpoint; {warm_start.settings.path} is not '
                    'read')
       engine.resume(ResumePoint(*point))

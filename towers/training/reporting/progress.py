@@ -80,7 +80,8 @@ class Progress(Callback):
     self._on_first_step = on_first_step
     self._stream = stream or sys.stdout
     self._is_cell = is_notebook(self._stream)
-    self._draws = bool(self._stream) and (self._is_cell or getattr(self._stream, 'isatty', bool)())
+    self._draws = self._is_cell or (
+        hasattr(self._stream, 'isatty') and self._stream.isatty())
     self._clock = clock
     self._columns = columns or (_COLUMNS_OF_A_CELL if self._is_cell else None)
     self._is_quiet, self._is_chief = is_quiet, is_chief
