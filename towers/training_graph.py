@@ -59,6 +59,7 @@ class TrainingGraph:
     model: the model that the towers compute.
     train_examples, validation_examples: the splits; the second may be None.
     graph: the `tf.Graph` that holds all of it.
+    sessions: those of its user that are open.
     devices: for each tower its device; with a validation tower, the last one is that tower's.
     placement: where the variables live, and why.
     workers: the workers that train together, and which of them this process is.
@@ -88,7 +89,7 @@ class TrainingGraph:
     """Builds the line from its first op to its last; see `towers.Program` for the settings."""
     self.model, self.train_examples, self.validation_examples = model, train, validation
     accumulate = read_accumulate(settings.accumulate)
-    self.graph = tf.get_default_graph()
+    self.graph, self.sessions = tf.get_default_graph(), []
     cluster = read_cluster(os.environ)
     self.workers = workers = workers or Workers(cluster.num_workers, cluster.rank)
     self.devices = devices = build_devices(

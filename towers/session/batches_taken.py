@@ -31,6 +31,16 @@ class BatchesTaken(NamedTuple):
   moves_step: bool
 
 
+def name_variables(fetches: Any) -> Any:
+  """Returns fetches with the variables of the default graph in place of their names."""
+  if not any(isinstance(leaf, str) for leaf in tf.nest.flatten(fetches)):
+    return fetches
+  variables = {name: variable for variable in tf.global_variables() + tf.local_variables()
+               for name in (variable.op.name, variable.name)}
+  return tf.nest.map_structure(
+      lambda leaf: variables.get(leaf, leaf) if isinstance(leaf, str) else leaf, fetches)
+
+
 def list_fetched(graph: tf.Graph, fetches: Any) -> Tuple[tf.Operation, ...]:
   """Returns the ops of any structure of tensors, ops and names of a graph."""
   ops = []

@@ -59,14 +59,33 @@ class OpenSession:
     self._worker: Optional[Worker] = None
     self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
 
-  def __enter__(self: Self) -> Self:
+  def open(self: Self) -> Self:
+    """Opens the session until `close`, as `with` does, but changes no default of TensorFlow's.
+
+    Any thread may open, call and close it, one at a time.
+
+    Raises:
+      UsageError: it is open.
+    """
+    if self._opened is not None:
+      raise UsageError('The session is open already: call session.close() before.')
     with contextlib.ExitStack() as closing, Startup(time.monotonic()) as startup:
       closing.enter_context(self.opened(startup))
-      closing.enter_context(self.as_default())
-      with self.explained():
+      with self.as_default(), self.explained():
         self._engine.broadcast()
         self._engine.start(0)
+      self.program.sessions.append(self)
+      closing.callback(self.program.sessions.remove, self)
       self._closing = closing.pop_all()
+    return self
+
+  def close(self) -> None:
+    """Closes the session, and frees what it holds; does nothing to one that is not open."""
+    self._closing.close()
+
+  def __enter__(self: Self) -> Self:
+    self.open()
+    self._closing.enter_context(self.as_default())
     return self
 
   def __exit__(self, *error: Any) -> None:
@@ -323,7 +342,8 @@ class OpenSession:
   @property
   def _engine(self) -> Engine:
     if self._opened is None:
-      raise UsageError('The session is not open: use `with program.session() as session:`.')
+      raise UsageError('The session is not open: use `with program.session() as session:`, '
+                       'or session.open().')
     return self._opened
 
   def _join(self, startup):

@@ -17,7 +17,7 @@ import numpy as np
 
 from towers.input.plan import Plan
 from towers.process.run_error import OutOfMemory, RunError
-from towers.session.batches_taken import find_taken, list_fetched, put_back
+from towers.session.batches_taken import find_taken, list_fetched, name_variables, put_back
 from towers.session.calls import Update
 from towers.session.engine import StepResult
 from towers.session.forward import ForwardCache
@@ -164,7 +164,9 @@ class Session(OpenSession):
     return found['output'] if list(found) == ['output'] else found
 
   def run(self, fetches: Any, feed_dict: Optional[Dict[Any, Any]] = None) -> Any:
-    """Returns the values of `fetches`, any structure of tensors and ops of the graph.
+    """Returns the values of `fetches`, any structure of tensors, ops and names in the graph.
+
+    The name of a variable stands for its value, as 'dense/kernel'.
 
     Where they need a batch, every tower takes its next one, and puts another. They only look at it:
     the next `train` takes the batch that it would have taken, at the cost of starting the input
@@ -176,6 +178,7 @@ class Session(OpenSession):
     """
     validation = self.program.validation
     with self._called() as engine:
+      fetches = name_variables(fetches)
       taken = self._find_taken(list_fetched(self.program.graph, fetches))
       switch = None if validation is None else validation.is_validating
       is_validating = switch is not None and bool((feed_dict or {}).get(switch, False))

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import sys
 import time
 from typing import Any, Dict, Iterable, Iterator, Optional
 
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import read_cluster
 from towers.process.signals import Signals
@@ -94,6 +96,10 @@ def _prepared(program, own, callbacks) -> Iterator[Run]:
   if own['early_stopping'] is not None and program.validation is None:
     raise UsageError(f"early_stopping={own['early_stopping']} needs validation: give "
                      'towers.Program the argument validation.')
+  if program.sessions:
+    write_line('towers.train trains weights of its own: those of the open session stay, at step '
+               f'{program.sessions[-1].step}. To train these, write session.train(), or '
+               'session.save(folder) and towers.train(program, checkpoint_dir=folder).', sys.stderr)
   callbacks, cluster = read_callbacks(callbacks), read_cluster(os.environ)
   config = Config(**own).for_worker(cluster)
   with claim(config, cluster, listens=find_started(cluster) is None), Signals() as signals, \

@@ -1,0 +1,75 @@
+"""A session that is open over several cells: opened, called and closed from any thread."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import towers
+from tests.harness import small
+from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
+
+KERNEL = 'hidden/weights'
+
+
+def in_thread(act):
+  found = []
+  thread = threading.Thread(target=lambda: found.append(act()))
+  thread.start()
+  thread.join()
+  return found[0]
+
+
+def in_place(act):
+  return act()
+
+
+@pytest.mark.parametrize('where', [in_place, in_thread])
+def test_open_and_close_do_what_with_does(where):
+  with small.program().session() as session:
+    expected = [session.train() for _ in range(3)], session.validate()
+  session = small.program().session()
+  before = tf.get_default_graph()
+  assert where(session.open) is session and session.program.sessions == [session]
+  assert tf.get_default_graph() is before and tf.get_default_session() is None
+  assert ([where(session.train) for _ in range(3)], where(session.validate)) == expected
+  with pytest.raises(UsageError, match='open already'):
+    session.open()
+  where(session.close)
+  where(session.close)
+  assert session.program.sessions == []
+  with pytest.raises(UsageError, match=r'not open.*session.open\(\)'):
+    session.train()
+  with session:  # Anew.
+    assert session.train() == expected[0][0] and tf.get_default_session() is not None
+
+
+@pytest.mark.parametrize('variables', ['host', 'replicated'])
+def test_a_variables_name_is_its_value(variables):
+  with small.program(variables=variables).session() as session:
+    session.train()
+    expected = small.read_variables(session.program, session)
+    for name in (KERNEL, f'{KERNEL}:0'):
+      np.testing.assert_array_equal(session.run(name), expected[KERNEL])
+    found = session.run({'kernel': KERNEL, 'all': [f'{KERNEL}/Momentum', 'global_step']})
+    np.testing.assert_array_equal(found['all'][0], expected[f'{KERNEL}/Momentum'])
+    assert found['all'][1] == 1 and found['kernel'].shape == (5, 4)
+    assert np.shape(session.run(session.program.gradients.loss.name)) == ()
+    with pytest.raises(UsageError, match=KERNEL):
+      session.run('weights')
+
+
+def test_a_run_beside_an_open_session_says_whose_weights_it_trains(capsys):
+  program = small.program()
+  with program.session() as session:
+    for _ in range(2):
+      session.train()
+    before = session.run(KERNEL)
+    result = towers.train(program, steps=1, quiet=True)
+    assert result['global_step'] == 1 and session.step == 2
+    np.testing.assert_array_equal(session.run(KERNEL), before)
+  assert 'trains weights of its own: those of the open session stay, at step 2' in (
+      capsys.readouterr().err)
+  towers.train(program, steps=1, quiet=True)
+  assert 'of its own' not in capsys.readouterr().err
