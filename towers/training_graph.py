@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from towers.base.collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.data.examples import ENDLESS, Examples
+from towers.data.examples import BY_HAND, ENDLESS, Examples
 from towers.graph.writes import StepWrites, find_step_writes
 from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches, check_alike
 from towers.input.micro_batches import read_accumulate
@@ -89,7 +89,8 @@ class TrainingGraph:
     """Builds the line from its first op to its last; see `towers.Program` for the settings."""
     self.model, self.train_examples, self.validation_examples = model, train, validation
     accumulate = read_accumulate(settings.accumulate)
-    self.graph, self.sessions = tf.get_default_graph(), []
+    self.graph = tf.get_default_graph()
+    self.sessions: List[Any] = []
     cluster = read_cluster(os.environ)
     self.workers = workers = workers or Workers(cluster.num_workers, cluster.rank)
     self.devices = devices = build_devices(
@@ -99,7 +100,7 @@ class TrainingGraph:
     self.placement = choose_placement(settings.variables, train_devices)
     # Only a command knows whether its run is a new one.
     last_batch = 'keep' if settings.last_batch == 'auto' else settings.last_batch
-    if train.num_examples == ENDLESS:  # All batches are full.
+    if train.num_examples >= ENDLESS:  # All batches are full.
       last_batch = 'carry'
     self.given = dataclasses.replace(
         settings, variables=self.placement.kind, last_batch=last_batch)
@@ -202,7 +203,9 @@ class TrainingGraph:
     inputs = build_inputs(
         examples, plan=plan, mode=self.given.input_mode, shuffle=shuffle, seed=self.given.seed,
         parallel_calls=self.given.input_threads)
-    return build_feed(inputs, devices=devices, staging_depth=self.given.staging_depth)
+    # What is given to a call waits nowhere.
+    depth = 0 if self.train_examples.num_examples == BY_HAND else self.given.staging_depth
+    return build_feed(inputs, devices=devices, staging_depth=depth)
 
   def _build_batches(self, validation_feed):
     """Builds the towers' batches; returns whether they train, and the switch or None without."""

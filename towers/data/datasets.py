@@ -22,7 +22,7 @@ from towers.data.arrays import check_name
 from towers.data.components import Components, find_components
 from towers.data.composite import encode_dataset
 from towers.data.dataset_ops import check_ops
-from towers.data.examples import ENDLESS, Examples
+from towers.data.examples import BY_HAND, ENDLESS, Examples
 
 _AS_FUNCTION = 'as from_dataset(lambda: tf.data.TextLineDataset(path))'
 _FIX = 'crop or resize it in the data set, or give the split to towers.padded'
@@ -102,8 +102,8 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
   return examples if is_static else examples._replace(elements=held, unequal=examples)
 
 
-def from_stream(make: Callable[[], Iterator[Any]], like: Any = None, *, name: str = 'stream'
-                ) -> Examples:
+def from_stream(make: Optional[Callable[[], Iterator[Any]]] = None, like: Any = None, *,
+                name: str = 'stream') -> Examples:
   """Makes a split of examples without a known number or an end.
 
     def simulate():
@@ -119,7 +119,7 @@ def from_stream(make: Callable[[], Iterator[Any]], like: Any = None, *, name: st
     make: a function without arguments, as a generator is, that returns an iterator of examples,
       each an array or number, or a tuple or dict of these, of the same shapes. An iterator that
       waits, as for a queue, lets the step wait. Each of several workers calls it, and takes its
-      share.
+      share. None where `session.train(batch)` gives each batch.
     like: an example; None to make one, which is dropped.
     name: of the split in messages and name scopes.
 
@@ -129,18 +129,21 @@ def from_stream(make: Callable[[], Iterator[Any]], like: Any = None, *, name: st
   from towers.tensorflow_v1 import tf
   check_name(name)
   try:
-    first = next(iter(make())) if like is None else like
+    first = next(iter(make())) if like is None else like  # type: ignore[misc]
   except (TypeError, StopIteration) as error:
     raise UsageError(f'{name}: towers.from_stream takes a function that returns an iterator of '
-                     f'examples, as a generator does, and got {make!r:.80}: {error!r}.') from None
+                     f'examples, as a generator does, or like=example, for session.train(batch), '
+                     f'and got {make!r:.80}: {error!r}.') from None
   arrays = tf.nest.map_structure(np.asarray, first)
   types = tf.nest.map_structure(lambda array: tf.as_dtype(array.dtype), arrays)
   shapes = tf.nest.map_structure(lambda array: tf.TensorShape(array.shape), arrays)
 
   def elements() -> Any:
-    return _make(lambda: tf.data.Dataset.from_generator(lambda: iter(make()), types, shapes), name)
+    if make is None:  # Its types and shapes alone are asked for.
+      return tf.data.Dataset.from_tensors(arrays)
+    return _make(lambda: tf.data.Dataset.from_generator(make, types, shapes), name)
 
-  return Examples(ENDLESS, elements=elements, name=name)
+  return Examples(BY_HAND if make is None else ENDLESS, elements=elements, name=name)
 
 
 def _make(dataset: Any, name: str) -> Any:

@@ -18,8 +18,9 @@ import numpy as np
 
 from towers.data.bad_records import BadRecords
 
-# Of a stream, which never ends an epoch.
+# Of a stream, which never ends an epoch; and of one whose batches `session.train(batch)` gives.
 ENDLESS = 2 ** 50
+BY_HAND = ENDLESS + 1
 
 
 class Padding(NamedTuple):
@@ -77,7 +78,7 @@ class Examples(NamedTuple):
   Functions run as written, without autograph: where a tensor decides, use `tf.cond`.
 
   Attributes:
-    num_examples: elements of one epoch, exactly; `ENDLESS` of a stream.
+    num_examples: elements of one epoch, exactly; of a stream `ENDLESS` or `BY_HAND`.
     elements: None where the elements are the indices 0 … num_examples - 1, int64. Without random
       access, `elements(*arrays) -> tf.data.Dataset` of `num_examples` cheap elements, each time in
       the same order.

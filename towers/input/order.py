@@ -155,7 +155,7 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
   Raises:
     UsageError: names the first element that differs, and what to write.
   """
-  is_stream = examples.num_examples == ENDLESS
+  is_stream = examples.num_examples >= ENDLESS
   if examples.elements is None or is_stream or num_iterators == 1 and not is_trained:
     return
   differing = _read_twice(examples, are_made_twice=num_iterators > 1)

@@ -79,6 +79,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     UsageError: an unknown mode, or examples that cannot fill the batches of `last_batch=carry`.
   """
   _check(examples, plan, mode)
+  if plan.is_by_hand:
+    return _build_by_hand(examples, plan)
   shuffle &= not plan.is_endless
   with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
     fed = Fed([tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays],
@@ -126,6 +128,28 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
                 initializer=initializers[-1], feed_dict=feed_dict,
                 order=_choose_order(examples, plan, seed if shuffle else None),
                 shards=shards, needs_threads=not is_gathered(examples))
+
+
+def _build_by_hand(examples, plan):
+  """Returns inputs of batches that are fed: the defaults stand in where a run validates."""
+  with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
+    elements = examples.elements()
+    shard = Shard(plan.rank, plan.num_workers, plan.micro_batch_size)
+    # Towers may begin at any place.
+    deal = build_deal(plan, shard, is_shared=True)._replace(multiple=1)
+
+    def build_placeholder(dtype, shape):
+      return tf.placeholder_with_default(tf.zeros([1, *shape.as_list()], dtype),
+                                         [None, *shape.as_list()])
+
+    batches = [
+        Batch(tf.nest.map_structure(build_placeholder, tf.data.get_output_types(elements),
+                                    tf.data.get_output_shapes(elements)),
+              tf.placeholder_with_default(0, [], 'num_examples'), may_be_empty=True, deal=deal)
+        for _ in range(plan.num_towers)]
+    return Inputs(name=examples.name, plan=plan, next_batches=lambda: batches,
+                  initializer=tf.no_op('start'), feed_dict=lambda step, resumed=None: {},
+                  order=Order(None), shards=[shard])
 
 
 def _check(examples, plan, mode):

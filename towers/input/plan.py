@@ -33,7 +33,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from towers.base.usage_error import UsageError, check_choice
-from towers.data.examples import ENDLESS, Buckets, Mixture
+from towers.data.examples import BY_HAND, ENDLESS, Buckets, Mixture
 from towers.input.buckets import order_by_length
 from towers.input.mixing import order_by_parts
 from towers.input.permutation import permute
@@ -83,7 +83,12 @@ class Plan(NamedTuple):
   @property
   def is_endless(self) -> bool:
     """Whether the examples are a stream, without epochs."""
-    return self.num_examples == ENDLESS
+    return self.num_examples >= ENDLESS
+
+  @property
+  def is_by_hand(self) -> bool:
+    """Whether each batch is given to a call, and may have any size up to `batch_size`."""
+    return self.num_examples == BY_HAND
 
   @property
   def carries(self) -> bool:
@@ -114,7 +119,8 @@ class Plan(NamedTuple):
   @property
   def is_even(self) -> bool:
     """Whether every micro-batch has `micro_batch_size` examples, so that shapes are static."""
-    return self.carries or self.examples_per_epoch % self.micro_batch_size == 0
+    return not self.is_by_hand and (
+        self.carries or self.examples_per_epoch % self.micro_batch_size == 0)
 
   @property
   def is_static(self) -> bool:
@@ -129,7 +135,7 @@ class Plan(NamedTuple):
   @property
   def may_leave_a_tower_empty(self) -> bool:
     """Whether the last micro-batch of an epoch has fewer examples than there are towers."""
-    return not self.is_even and (
+    return self.is_by_hand or not self.is_even and (
         self.examples_per_epoch % self.micro_batch_size < self.num_workers * self.num_towers)
 
   @property

@@ -73,6 +73,8 @@ def find_taken(program: TrainingGraph, fetched: Tuple[tf.Operation, ...]) -> Bat
                      'these fetches are part of it: use session.train(), or fetch what a single '
                      'tower computes.')
   inputs = {op for op in needed if op.type in _INPUT_OPS}
+  if program.plan.is_by_hand:
+    inputs |= needed & {batch.flatten()[-1].op for batch in program.feed.templates}
   validation, own = program.validation, set()
   if validation is not None and validation.has_tower:
     own = find_needed([validation.sums.op])

@@ -12,8 +12,9 @@ and puts the next ones in:
 
 import contextlib
 import functools
+import itertools
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, ContextManager, NamedTuple, Optional
+from typing import Any, Callable, ContextManager, Iterator, NamedTuple, Optional
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
 from towers.session.calls import Calls
 from towers.session.not_finite import Retried
+from towers.session.rows import deal_batch
 from towers.session.training_metrics import TrainingMetrics
 from towers.session.validation_pass import ValidationPass
 from towers.tensorflow_v1 import Call, tf, uncompiled
@@ -91,7 +93,7 @@ class Engine:
     self.agree = self._votes.agree
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
-    self._has_said_empty = False
+    self._has_said_empty = self._is_judged = False
 
     self.calls = Calls(session, program)
 
@@ -144,18 +146,49 @@ class Engine:
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
     self.step, self._pass = step, None
-    self.training_moved = self.validation_moved = self.was_told = False
+    self.validation_moved = self.was_told = False
+    self.training_moved = self.plan.is_by_hand
     self.activity, is_first = 'warm-up', self.runs == 0
     rows = self.program.feed.start(
         self.session, step=step, plan=self.plan,
-        peeks=is_first and has_parts(self.program),
+        peeks=is_first and has_parts(self.program) and not self.plan.is_by_hand,
         other=self._validation.feed if is_first and self._validation else None)
     if not is_first:  # What has moved starts one after another, see `build_inputs`.
       self.start_validation()
-    with uncompiled():
-      judge(self.program, self.session, rows)
+    if not self.plan.is_by_hand:
+      self._judge(rows)
     self.runs += 1
     self.activity = 'the first step'
+
+  def _judge(self, rows):
+    with uncompiled():
+      judge(self.program, self.session, rows)
+    self._is_judged = True
+
+  @contextlib.contextmanager
+  def fed(self, batch: Any) -> Iterator[None]:
+    """Opens a context in which a step takes a global batch that is given by hand."""
+    program, step = self.program, self.step
+    if not program.plan.is_by_hand:
+      raise UsageError('The program takes its batches from train=, and session.train(batch) gives '
+                       'one by hand: build it with train=towers.from_stream(like=example).')
+    count, feeds = deal_batch(program.feed, batch)
+    if not self._is_judged:
+      self._judge([[feeds[0][part] for part in template.flatten()]
+                   for template in program.feed.templates])
+    self.metrics.mark()  # By the former plan.
+    # The step is the last one of an epoch, which may be smaller.
+    self.plan = self.metrics.plan = program.plan._replace(
+        num_examples=count, last_batch='keep',
+        since=ResumePoint(step, self.plan.examples_before(step)))
+    fed = itertools.cycle(feeds)  # Again where the step is taken again.
+    self.calls.run_by(lambda run, fetches: run(fetches, next(fed)))
+    try:
+      yield
+    finally:
+      self.calls.run_by(None)
+      self.metrics.mark()
+      self.stand_at(ResumePoint(self.step, self.plan.examples_before(self.step)))
 
   def start_validation(self) -> None:
     """Starts the iterators of the validation split, and fills its staging areas."""
@@ -168,6 +201,10 @@ class Engine:
     """Starts the training input again where the next step's examples begin, if it has moved."""
     if self.was_told:
       self.follow()
+    if self.plan.is_by_hand:
+      raise UsageError('The program takes its batches by hand: write session.train(batch), arrays '
+                       'in the structure of an example; or give towers.from_stream a function that '
+                       'makes examples.')
     if self.training_moved:
       self.program.feed.start(self.session, step=self.step, plan=self.plan)
       self.training_moved = False
@@ -297,7 +334,7 @@ class Engine:
     last = self.plan.num_micro_batches(self.step) - 1
     for micro_batch in range(last + 1):
       op = self.program.train_op if micro_batch == last else gradients.add_op
-      tower_losses, are_finite, loss, is_done = self.session.run(
+      tower_losses, are_finite, loss, is_done = self.calls.run(
           [diagnosis.losses, diagnosis.finite, gradients.loss, op])
       self.runs += 1
       losses.append(tower_losses)

@@ -2,13 +2,14 @@
 
 import contextlib
 import itertools
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from towers.base.usage_error import UsageError
 from towers.data.arrays import Gather, from_arrays
 from towers.data.examples import DataSet, Examples
+from towers.input.feed import Feed
 from towers.input.parse import is_gathered
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
@@ -35,6 +36,45 @@ class Rows(NamedTuple):
 def describe_part(part: Any) -> Tuple[str, List[Optional[int]]]:
   """Returns the dtype of an array or a tensor, and the sizes of its rows, None where any is."""
   return tf.as_dtype(part.dtype).name, tf.TensorShape(part.shape).as_list()[1:]
+
+
+def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
+  """Returns the rows of a global batch that is given by hand, and what feeds each micro-batch.
+
+  Raises:
+    UsageError: it does not fit the examples, or is none, or larger than the program's.
+  """
+  plan, templates = feed.inputs.plan, feed.templates
+  taken = templates[0].tensors
+  wanted = f'{tf.nest.map_structure(describe_part, taken)}, any number of rows of each'
+  try:
+    tf.nest.assert_same_structure(taken, batch)
+    arrays = list(map(np.asarray, tf.nest.flatten(batch)))
+  except (TypeError, ValueError) as error:
+    raise UsageError(f'session.train takes arrays in the structure {wanted}: {error}') from None
+  sizes = {len(array) if array.ndim else 0 for array in arrays}
+  for index, (array, part) in enumerate(zip(arrays, tf.nest.flatten(taken))):
+    dtype = part.dtype.as_numpy_dtype
+    if array.ndim == 0 or not part.shape[1:].is_compatible_with(array.shape[1:]) or not (
+        np.can_cast(array.dtype, dtype, 'same_kind')):
+      raise UsageError(f'Component {index} of the batch is {array.dtype} of shape {array.shape}: '
+                       f'session.train takes {wanted}.')
+    arrays[index] = array.astype(dtype, copy=False)
+  if len(sizes) > 1 or not 1 <= max(sizes) <= plan.batch_size:
+    raise UsageError(f'The batch has {sorted(sizes)} rows: give as many of each component, 1 to '
+                     f'batch_size={plan.batch_size}.')
+  [count], size, feeds = sizes, plan.micro_batch_size, []
+  for begin in range(0, count, size):
+    rows = [array[begin:begin + size] for array in arrays]
+    ends = np.cumsum(plan.shares(len(rows[0])))
+    fed: Dict[Any, Any] = {}
+    for template, end, share in zip(templates, ends, plan.shares(len(rows[0]))):
+      own = [part[plan.rank::plan.num_workers][end - share:end] for part in rows]
+      # An empty tower holds a row all the same.
+      fed.update(zip(template.flatten(), [*own, share] if share else [
+          *(part[-1:] for part in rows), 0]))
+    feeds.append(fed)
+  return count, feeds
 
 
 @contextlib.contextmanager

@@ -49,14 +49,25 @@ class Session(OpenSession):
     self._find_taken = functools.lru_cache(maxsize=None)(functools.partial(find_taken, program))
     self._forward_cache = ForwardCache(program)
 
-  def train(self) -> float:
+  def train(self, batch: Any = None) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
+
+    Args:
+      batch: arrays in the structure of an example, `[n, ...]` with n up to the batch size, for a
+        program of `towers.from_stream(like=example)`; with several workers all give the same. None
+        for the next batch of the program's own examples.
 
     Raises:
       RunError: the loss or a gradient is NaN or infinite, also when the step is taken again. No
         variable has changed; the step counts as done, so that one may go on.
     """
-    loss, not_finite = self.take_step()
+    if batch is None:
+      return self._train(self.take_step)
+    with self._called() as engine, engine.fed(batch):
+      return self._train(engine.take_step)
+
+  def _train(self, take_step):
+    loss, not_finite = take_step()
     if not_finite is not None and not not_finite.is_done:
       self.skip()
       raise RunError(f'Step {self.step} is not finite: {not_finite.describe()}. It has changed no '
@@ -185,7 +196,7 @@ class Session(OpenSession):
       if taken.by_validation:
         engine.check_pass()
       puts = put_back(self.program, taken, is_validating=is_validating)
-      if taken.updates:
+      if taken.updates or taken.by_towers and not is_validating and engine.plan.is_by_hand:
         engine.move_back()
       engine.training_moved |= taken.by_towers and not is_validating and not taken.updates
       engine.validation_moved |= is_validating or taken.by_validation

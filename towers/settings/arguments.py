@@ -91,7 +91,7 @@ def check_examples(name: str, given: Any) -> None:
       raise UsageError(f'{name} is of towers.mixed, which takes some examples of an epoch several '
                        'times, and others not at all: measure each part by itself, as '
                        'session.evaluate(part) does.')
-    if name != 'train' and given.num_examples == ENDLESS:
+    if name != 'train' and given.num_examples >= ENDLESS:
       raise UsageError(f'{name} is of towers.from_stream, which has no end: give examples of a '
                        'known number, as some of the stream in towers.from_arrays.')
     return
