@@ -246,7 +246,7 @@ def test_a_damaged_file_is_refused(files, tmp_path, name, kind):
     (['--init_from=missing.h5'], 'init_from=missing.h5 does not exist'),
     (['--init_from=README.md'], 'init_from=README.md cannot be read as weights'),
     (['--init_from=docs'], 'init_from=docs is a folder without a checkpoint'),
-    (['--init_map=a=b'], '--init_map=a=b has no effect without --init_from'),
+    (['--init_map=a=b'], 'init_map=a=b has no effect without init_from'),
     (['--init_from=x', '--check'], 'init_from=x has no effect on check')])
 def test_mistakes_end_before_the_graph(flags, message, capfd):
   assert main.main(['main.py', '--model=linear', *flags]) == 2

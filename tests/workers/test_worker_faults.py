@@ -171,7 +171,7 @@ def test_a_worker_whose_data_fail_is_named_with_its_reason():
 
 @pytest.mark.parametrize('settings, words', [
     (dict(num_workers=3, flags_of={1: ['--batch_size=16', '--seed=3']}),
-     r'worker 1 \(\S+\) has --batch_size=16, the others 4; worker 1 \(\S+\) has --seed=3, the '
+     r'worker 1 \(\S+\) has batch_size=16, the others 4; worker 1 \(\S+\) has seed=3, the '
      'others 0'),
     (dict(faults={1: 'other data'}),
      r'different versions, flags or data: worker 1 \(\S+\) has training_data="24 examples, \w{8}", '
