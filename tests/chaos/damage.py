@@ -6,7 +6,7 @@ from typing import Callable, Dict, List, Optional
 
 from tests.harness import faults
 from towers.base.files import PREFIX
-from towers.checkpoint.files import find_checkpoints
+from towers.checkpoint.checkpoints import find_checkpoints
 from towers.checkpoint.history import HISTORY
 
 _STATE = 'checkpoint'

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tu
 
 from tests.chaos.disk import Disk
 from tests.chaos.team import Lost, Team
-from towers.checkpoint.files import find_checkpoints, path_of
+from towers.checkpoint.checkpoints import find_checkpoints, path_of
 from towers.process.run_error import RunError, WorkerGone
 from towers.process.signals import exit_code
 

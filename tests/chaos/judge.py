@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.chaos.life import FIRST_VALIDATION, NUM_VALIDATION
 from tests.chaos.team import Lost
-from towers.checkpoint.files import path_of
+from towers.checkpoint.checkpoints import path_of
 from towers.checkpoint.history import HISTORY
 from towers.tensorflow_v1 import tf
 

@@ -9,7 +9,7 @@ import pytest
 import towers
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
-from towers.checkpoint.data import Data
+from towers.checkpoint.restore import Data
 from towers.input.plan import LAST_BATCHES, build_plan
 from towers.tensorflow_v1 import tf
 

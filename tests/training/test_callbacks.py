@@ -10,7 +10,7 @@ import pytest
 import towers
 from main import main
 from tests.harness import small
-from towers.checkpoint.files import list_steps
+from towers.checkpoint.checkpoints import list_steps
 from towers.tensorflow_v1 import tf
 
 STEPS = 12

@@ -28,6 +28,7 @@ from towers.session.engine import StepResult
 from towers.session.not_finite import Retried
 from towers.settings.timetable import Interval, Timetable
 from towers.tensorflow_v1 import tf
+from towers.training import run as training_run
 from towers.training.loop import MOST_SKIPPED_IN_A_ROW, Loop
 from towers.training.run import watch_records
 
@@ -84,9 +85,7 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     checkpoints = Checkpoints(
         folder and str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk,
         warn=recorder.write, inputs=run.program.feed.inputs)
-    path = run.opened.resume(checkpoints)
-    if path is not None:
-      checkpoints.read_history(history, path, run.opened.step)
+    run.opened.resume(checkpoints, history)
     run.opened.scale_learning_rate(history.rate_factor)
     run.opened.start()
     outcome = None
@@ -404,5 +403,32 @@ def test_four_frames_and_eight_classes_make_a_step():
   frames, classes = watch_a_step()
   assert frames[:frames.index('run', 1) + 1] == ['run', 'take_step', 'take_step', 'run']
   with open(os.path.join(ROOT, 'BUILD.md'), encoding='utf-8') as file:
-    [named] = re.findall(r'A step calls methods of ([^.]*?)\.', file.read(), re.DOTALL)
-  assert classes == set(re.findall(r'`(\w+)`', named)) and len(classes) <= 8
+    named = file.read().split('A step calls methods of ')[1].split('.')[0]
+  assert classes == set(re.findall(r'`(.*?)`', named)) and len(classes) <= 8
+
+
+# Above the graph: what lies below, such as files and names of variables, is the same for all.
+UPPER = ('checkpoint', 'session', 'training', 'workers')
+
+
+def test_a_resume_passes_through_six_files(tmp_path, monkeypatch):
+  found, resume = set(), training_run.Run._resume
+
+  def note(frame, event, _):
+    path = os.path.relpath(frame.f_code.co_filename, os.path.join(ROOT, 'towers'))
+    if path.startswith(UPPER):
+      found.add(path)
+
+  def watched(*args):
+    sys.setprofile(note)
+    try:
+      return resume(*args)
+    finally:
+      sys.setprofile(None)
+
+  for steps in (2, 3):
+    towers.train(small.program(), steps=steps, checkpoint_dir=str(tmp_path), quiet=True)
+    monkeypatch.setattr(training_run.Run, '_resume', watched)
+  with open(os.path.join(ROOT, 'BUILD.md'), encoding='utf-8') as file:
+    named = file.read().split('A resume passes through ')[1].split(':')[0]
+  assert found == set(re.findall(r'`(.*?)`', named)) and len(found) <= 6

@@ -14,7 +14,7 @@ from tests.harness import small
 from tests.harness.in_process_cluster import find_ports
 from tests.harness.process_cluster import ProcessCluster
 from tests.harness.processes import output_of
-from towers.checkpoint.files import list_steps
+from towers.checkpoint.checkpoints import list_steps
 from towers.placement.cluster import Cluster
 from towers.process.run_error import RunError, WorkerGone
 from towers.tensorflow_v1 import tf

@@ -16,21 +16,20 @@ import concurrent.futures
 import contextlib
 import functools
 import os
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from towers.base.files import folder_aside, sweep, write_whole
+from towers.base.files import folder_aside, open_regular, sweep, write_whole
 from towers.base.output import write_line
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
 from towers.base.sums import DATA, INDEX
 from towers.base.usage_error import UsageError, format_lines
-from towers.checkpoint import files
-from towers.checkpoint.data import Data
 from towers.checkpoint.history import HISTORY, History
-from towers.checkpoint.restore import restore
-from towers.checkpoint.writer import Writer
+from towers.checkpoint.restore import Data, restore
+from towers.checkpoint.writer import SUFFIXES, Writer, sync
 from towers.data.digest import DATA_TENSOR
 from towers.input.order import (
   CARRY_TENSOR,
@@ -49,15 +48,49 @@ from towers.tensorflow_v1 import tf
 from towers.update.averages import AVERAGES_TENSOR, Averages
 from towers.warm_start.matching import Names
 
+PREFIX = 'model.ckpt'
+_MOST_BYTES = 1 << 20  # Of a state file.
+
+
+def path_of(folder: str, step: int) -> str:
+  """Returns the path of a step's checkpoint as TensorFlow takes it, without file suffixes."""
+  return os.path.join(folder, f'{PREFIX}-{step}')
+
+
+def list_steps(folder: str) -> List[int]:
+  """Returns the steps of all checkpoints in a folder that have an index, the newest first."""
+  pattern = re.compile(rf'{re.escape(PREFIX)}-(\d+){re.escape(INDEX)}$')
+  try:
+    names = os.listdir(folder)
+  except (FileNotFoundError, NotADirectoryError):
+    names = []
+  except OSError as error:
+    raise UsageError(f'The checkpoints in {folder} cannot be listed: {error.strerror}. Let this '
+                     'user read the folder, or give another.') from None
+  matches = [pattern.match(name) for name in names]
+  return sorted((int(match.group(1)) for match in matches if match), reverse=True)
+
+
+def find_checkpoints(folder: str) -> List[str]:
+  """Returns the paths of all checkpoints, those too whose index is gone, the newest first.
+
+  The state file names them, and is not needed for others.
+  """
+  steps = set(list_steps(folder))
+  with contextlib.suppress(OSError), open_regular(os.path.join(folder, 'checkpoint')) as file:
+    named = re.findall(rf'{re.escape(PREFIX)}-(\d+)"'.encode(), file.read(_MOST_BYTES))
+    steps.update(map(int, named))
+  return [path_of(folder, step) for step in sorted(steps, reverse=True)]
+
 
 class Snapshot(NamedTuple):
   """Where a run stands between two steps: as good as a checkpoint, in memory.
 
   Attributes:
     step: how many updates are done.
-    values: of all variables, by name; {} where another worker, the chief, has them.
-    point: where the data stands.
-    history: of the run, as text, where it goes on in another graph.
+    values: of all variables, by name; {} where the variables have them, or those of the chief.
+    point: where the data stands; None where nobody asked.
+    history: of the run, as text, where it goes on from here.
   """
   step: int
   values: Mapping[str, np.ndarray]
@@ -73,7 +106,6 @@ class Checkpoints:
     saved_step: the newest that was restored or saved, by the chief where another worker writes.
     error: why the last write failed, if that must end the run; else ''.
     reason: why the last write failed; '' after one that did not.
-    point: where the data stood at the checkpoint that was restored; None before.
     warn: called with a message for the user, perhaps from another thread.
   """
 
@@ -99,7 +131,6 @@ class Checkpoints:
     self.saved_step: Optional[int] = None
     self._writes = writes and bool(folder)
     self.error = self.reason = ''
-    self.point: Optional[ResumePoint] = None
     self._inputs = inputs
     self._constants: Dict[str, np.ndarray] = {}
     if inputs is not None:
@@ -129,11 +160,14 @@ class Checkpoints:
       raise UsageError(f'checkpoint_dir {folder} cannot be made: {error.strerror}. Choose a folder '
                        'that can be written.') from None
 
-  def restore(self, session: Any, chosen: Optional[str] = None) -> Optional[str]:
+  def restore(self, session: Any, chosen: Optional[str] = None,
+              history: Optional[History] = None) -> Optional[Tuple[str, Snapshot]]:
     """Restores the newest checkpoint that is whole, or the one whose path is chosen.
 
+    The `history` of a run is read from beside it.
+
     Returns:
-      Its path, or None in an empty folder.
+      Its path, and where it stands, without values; or None in an empty folder.
 
     Raises:
       UsageError: the checkpoint is of another program or other data, or none is whole.
@@ -143,7 +177,7 @@ class Checkpoints:
       return None
     self._clean_up()
     reasons: List[str] = []
-    for path in [chosen] if chosen else files.find_checkpoints(self.folder):
+    for path in [chosen] if chosen else find_checkpoints(self.folder):
       try:
         notice = self._restore(session, path)
       except UsageError:
@@ -157,8 +191,8 @@ class Checkpoints:
         self.warn(notice)
       step = int(session.run(get_global_step()))
       self.saved_step = step
-      self._compare_input(session, path, step)
-      return path
+      point = self._compare_input(session, path, step)
+      return path, Snapshot(step, {}, point, self._read_history(history, path, step))
     if reasons:
       raise UsageError(f'No checkpoint in {self.folder} can be read:\n{format_lines(reasons)}\nPut '
                        'a copy that is whole there, or give another checkpoint_dir to start anew.')
@@ -180,20 +214,13 @@ class Checkpoints:
     if self._writes:
       write_whole(os.path.join(self.folder, HISTORY), history.format().encode())
 
-  def read_history(self, history: History, path: str, step: int) -> None:
-    """Reads the history that stood beside the checkpoint at `path`, as it was after `step`."""
-    history.read(self.folder, step)
-    if not os.path.exists(os.path.join(self.folder, HISTORY)):
-      write_line(f'{HISTORY} is not beside {path}: the best checkpoint and early stopping start '
-                 'anew')
-
   def save(self, snapshot: Snapshot) -> str:
     """Writes a snapshot now, under the number of its updates; returns the path, or raises."""
     self.write(snapshot)
     self.wait()
     if not self.has_saved(snapshot.step):
       raise RunError(self.error or f'the checkpoint of step {snapshot.step} could not be written')
-    return files.path_of(self.folder, snapshot.step)
+    return path_of(self.folder, snapshot.step)
 
   def has_saved(self, step: int) -> bool:
     """Whether there is nothing to save of `step`: it is saved, or being saved, or none is."""
@@ -212,31 +239,43 @@ class Checkpoints:
       self._writer.session.close()
       self._writer = None
 
+  def _read_history(self, history, path, step):
+    """Reads the history beside the checkpoint at `path`, as it was after `step`; returns its text.
+    """
+    if history is None:
+      return ''
+    history.read(self.folder, step)
+    if not os.path.exists(os.path.join(self.folder, HISTORY)):
+      write_line(f'{HISTORY} is not beside {path}: the best checkpoint and early stopping start '
+                 'anew')
+    return history.format()
+
   def _compare_input(self, session, path, step):
-    """Finds where the data stands; notes other data, another order, or steps of another size."""
+    """Returns where the data stands; notes other data, another order, or steps of another size."""
     if self._inputs is None:
-      return
+      return None
     reader, data, plan = tf.train.load_checkpoint(path), self._data, self._inputs.plan
     texts, is_new = [], False
     if data is not None:
       texts, is_new = [data.take_up(session, reader, path, step)], bool(data.compare(reader))
     seen = int(session.run(get_examples_seen()))
-    self.point, batch_size = read_point(reader, plan, step, seen)
+    point, batch_size = read_point(reader, plan, step, seen)
     if is_new:
-      self.point, batch_size = plan.point_of(step, seen), plan.batch_size
+      point, batch_size = plan.point_of(step, seen), plan.batch_size
     elif data is not None and not reader.has_tensor(POINT_TENSOR):
       data.check_steps(path, step=step, examples_seen=seen,
                        was_carried=reader.has_tensor(CARRY_TENSOR))
     saved = None
     if reader.has_tensor(ORDER_TENSOR):
       saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
-    plan = plan.resumed_at(self.point)
+    plan = plan.resumed_at(point)
     text = explain_order(path, plan=plan, order=self._inputs.order, saved=saved)
     texts += [text and f'WARNING: {text}', explain_batch_size(batch_size, plan, self._inputs.order)]
     if plan.is_endless:
       texts.append(f'the stream begins anew: what the {seen:,} examples seen came from is not kept')
     for text in filter(None, texts):
       self.warn(text)
+    return point
 
   def _write(self, snapshot, notes):
     """Writes a checkpoint, whole or not at all, in a thread."""
@@ -247,13 +286,13 @@ class Checkpoints:
             [self._inputs.plan.batch_size, snapshot.point.epoch, snapshot.point.position])
       self._writer = self._writer or Writer(self._variables, constants)
       with folder_aside(self.folder) as aside:
-        self._writer.write(os.path.join(aside, files.PREFIX),
+        self._writer.write(os.path.join(aside, PREFIX),
                            [*snapshot.values.values(), *constants.values()])
         if notes is not None:
           write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
-        path = files.path_of(self.folder, snapshot.step)
-        for suffix in files.SUFFIXES:
-          os.replace(os.path.join(aside, files.PREFIX) + suffix, path + suffix)
+        path = path_of(self.folder, snapshot.step)
+        for suffix in SUFFIXES:
+          os.replace(os.path.join(aside, PREFIX) + suffix, path + suffix)
       self.saved_step = snapshot.step
       self.reason = ''
       best_first = notes[1] if notes else []
@@ -278,25 +317,25 @@ class Checkpoints:
     A checkpoint newer than the one just written is damaged, or the run would have resumed from it.
     It does not count as one to keep.
     """
-    steps = [step for step in files.list_steps(self.folder) if step <= written]
+    steps = [step for step in list_steps(self.folder) if step <= written]
     kept = steps[:self._keep]
     kept += [step for step in best_first if step in steps][:1]
-    names = [f'{files.PREFIX}-{step}' for step in sorted(set(kept))]
-    newest = f'{files.PREFIX}-{written}'
+    names = [f'{PREFIX}-{step}' for step in sorted(set(kept))]
+    newest = f'{PREFIX}-{written}'
     state = f'model_checkpoint_path: "{newest}"\n' + ''.join(
         f'all_model_checkpoint_paths: "{name}"\n' for name in names)
     write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
     for step in set(steps) - set(kept):
-      for suffix in reversed(files.SUFFIXES):
+      for suffix in reversed(SUFFIXES):
         with contextlib.suppress(FileNotFoundError):  # Earlier versions wrote no sums.
-          os.remove(files.path_of(self.folder, step) + suffix)
-    files.sync(self.folder)
+          os.remove(path_of(self.folder, step) + suffix)
+    sync(self.folder)
 
   def _clean_up(self):
     """Removes files that a killed run left half written."""
     sweep(self.folder)
     for name in os.listdir(self.folder):
       path = os.path.join(self.folder, name)
-      if (name.startswith(files.PREFIX) and name.endswith(DATA) and
+      if (name.startswith(PREFIX) and name.endswith(DATA) and
           not os.path.exists(path[:-len(DATA)] + INDEX)):
         self.warn(f'WARNING: {path} has no index, and cannot be used')

@@ -7,9 +7,9 @@ from typing import Optional
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
-from towers.checkpoint.files import list_steps, open_reader
+from towers.checkpoint.checkpoints import list_steps
 from towers.checkpoint.history import History
-from towers.checkpoint.restore import check_same_variables, read_tensors, read_values
+from towers.checkpoint.restore import check_same_variables, open_reader, read_tensors, read_values
 from towers.tensorflow_v1 import Session, tf
 from towers.update.averages import AVERAGES_TENSOR, name_average
 from towers.warm_start.parts import Part, Tensor, find_part

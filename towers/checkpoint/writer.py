@@ -1,14 +1,19 @@
-"""Writes the values of variables as a checkpoint, beside the session that trains."""
+"""Writes the values of variables as a checkpoint, beside the session that trains.
+
+A checkpoint is a file of data, its index, and the sums of both; it exists once its index does.
+"""
 
 import os
 from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from towers.base.sums import DATA, write_sums
-from towers.checkpoint.files import SUFFIXES, sync
+from towers.base.sums import DATA, INDEX, SUMS, write_sums
 from towers.tensorflow_v1 import tf
 from towers.warm_start.parts import find_part
+
+# In the order in which they get their names, and in reverse that in which they are deleted.
+SUFFIXES = (DATA, SUMS, INDEX)
 
 
 class Writer:
@@ -55,3 +60,12 @@ def _count_bytes(value):
   # Texts: the length of each in 7 bits a byte, a checksum of these, then the texts.
   lengths = [len(text) for text in value.astype(object).ravel()]
   return sum(max(1, -(-length.bit_length() // 7)) + length for length in lengths) + 4
+
+
+def sync(path: str) -> None:
+  """Returns once a file or folder is on the disk."""
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)

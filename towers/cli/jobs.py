@@ -90,7 +90,8 @@ def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Ex
 
   A new run of one worker carries where XLA compiles, which so has one shape to compile.
   """
-  from towers.checkpoint.files import find_checkpoints, open_reader
+  from towers.checkpoint.checkpoints import find_checkpoints
+  from towers.checkpoint.restore import open_reader
   from towers.input.order import CARRY_TENSOR
   from towers.placement.devices import compiles
 
@@ -183,7 +184,7 @@ def _build_devices(config):
 
 def _check_warm_start(config, cluster):
   """Examines the file of initial weights, before anything is built that needs it."""
-  from towers.checkpoint.files import find_checkpoints
+  from towers.checkpoint.checkpoints import find_checkpoints
   from towers.warm_start.weights_file import check_weights
 
   if config.init_from is None or not cluster.is_chief or cluster.is_evaluator:

@@ -16,8 +16,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set,
 
 import numpy as np
 
+from towers.base.sums import INDEX
 from towers.base.usage_error import UsageError
-from towers.checkpoint.files import INDEX, list_steps, path_of
+from towers.checkpoint.checkpoints import list_steps, path_of
 from towers.checkpoint.weights import find_best, restore_weights
 from towers.data.composite import find_paths
 from towers.graph.ordered_sum import add_all

@@ -12,15 +12,15 @@ import time
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple, TypeVar
 
 from towers.base.output import write_line
+from towers.base.sums import INDEX
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import Checkpoints, Snapshot
-from towers.checkpoint.data import Data
-from towers.checkpoint.files import INDEX, open_reader, path_of
+from towers.checkpoint.checkpoints import Checkpoints, Snapshot, path_of
+from towers.checkpoint.history import History
 from towers.checkpoint.lock import lock_folder
-from towers.checkpoint.restore import restore
+from towers.checkpoint.restore import Data, open_reader, restore
 from towers.checkpoint.weights import find_best
 from towers.data.digest import Digest, take_digest
-from towers.input.plan import ResumePoint
+from towers.input.plan import Plan, ResumePoint
 from towers.placement.cluster import read_cluster
 from towers.placement.devices import build_session_config
 from towers.process.startup import Startup
@@ -30,6 +30,7 @@ from towers.session.shared_session import SharedSession
 from towers.session.watchdog import Watchdog
 from towers.tensorflow_v1 import RUN_ERRORS, CountedSession, is_run_error, tf
 from towers.training_graph import TrainingGraph
+from towers.update.learning_rate import get_rate_factor
 from towers.warm_start.matching import Names
 from towers.warm_start.warm_start import load_values
 from towers.workers.agreement import follow_chief
@@ -145,6 +146,11 @@ class OpenSession:
         pass
     return engine.step
 
+  @property
+  def plan(self) -> Plan:
+    """The plan of the training split, from where the session has resumed."""
+    return self._engine.plan
+
   def snapshot(self) -> Snapshot:
     """Returns the variables and counters, and where the data stands, between two steps.
 
@@ -209,44 +215,48 @@ class OpenSession:
     self.start()
     return path
 
-  def resume(self, checkpoints: Optional[Checkpoints] = None) -> Optional[str]:
+  def resume(self, checkpoints: Optional[Checkpoints] = None,
+             history: Optional[History] = None) -> Optional[str]:
     """Gives all workers the chief's newest checkpoint, or its initial weights; starts no input.
+
+    Args:
+      checkpoints: of this worker, where the chief's count; None for initial weights.
+      history: of a run, to be read from beside the checkpoint.
 
     Returns:
       The checkpoint's path, or None without one.
     """
     path = None
     if checkpoints is not None:
-      path = self._restore(lambda: (checkpoints, None))
+      path = self._restore(lambda: (checkpoints, None), history)
       checkpoints.saved_step = self.step if path else None
     if path is None:
       with self._called(begins=False) as engine:
         engine.begin()
     return path
 
-  def _restore(self, find: Callable[[], Tuple[Optional[Checkpoints], Optional[str]]]
-               ) -> Optional[str]:
-    """Gives all workers a checkpoint of the chief; returns its path, or None without one.
+  def _restore(self, find: Callable[[], Tuple[Optional[Checkpoints], Optional[str]]],
+               history: Optional[History] = None) -> Optional[str]:
+    """The chief restores a checkpoint, and the others are told; returns its path, None without one.
 
     `find` returns the chief's `Checkpoints`, or None, and the path of one, or None for the newest.
     """
     with self._called(begins=False) as engine:
       def restore_one():
         checkpoints, chosen = find()
-        if checkpoints is None:
-          return None
-        path = checkpoints.restore(engine.session, chosen)
-        return path and [path, checkpoints.point]
+        return checkpoints and checkpoints.restore(engine.session, chosen, history)
 
-      found = follow_chief(self._worker, restore_one)
-      if not found:
+      worker, warm_start = self._worker, self.program.warm_start
+      found = restore_one() if worker is None else follow_chief(worker, restore_one)
+      if found is None:
         return None
-      path, point = found
-      warm_start = self.program.warm_start
+      path, (_, _, point, text) = found
       if warm_start is not None and not engine.has_begun and self.program.workers.rank == 0:
         write_line(f'initial weights: those of the checkpoint; {warm_start.settings.path} is not '
                    'read')
       engine.resume(ResumePoint(*point))
+      if history is not None:
+        history.parse(text, engine.step)
       return path
 
   def go_on_from(self, snapshot: Snapshot) -> None:
@@ -289,6 +299,12 @@ class OpenSession:
       return Checkpoints(folder, keep=keep, writes=writes, stop_on_full_disk=stop_on_full_disk,
                          inputs=program.feed.inputs, averages=program.averages, data=data,
                          names=names, new=new)
+
+  def scale_learning_rate(self, factor: float) -> None:
+    """Multiplies the schedule's rate by `factor`, if the program is built for on_nan=rollback."""
+    if not isinstance(self.program.learning_rate, float):
+      with self.program.graph.as_default():
+        get_rate_factor().load(factor, self._engine.session)
 
   def watch(self) -> None:
     """Lets the watchdog watch between calls too, until the session is closed."""

@@ -15,7 +15,6 @@ from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
-from towers.input.plan import Plan
 from towers.process.run_error import OutOfMemory, RunError
 from towers.session.batches_taken import find_taken, list_fetched, name_variables, put_back
 from towers.session.calls import Update
@@ -28,7 +27,6 @@ from towers.session.training_metrics import TrainingMetrics
 from towers.session.validation_pass import ValidationPass
 from towers.tensorflow_v1 import RUN_ERRORS
 from towers.training_graph import TrainingGraph
-from towers.update.learning_rate import get_rate_factor
 
 
 class Session(OpenSession):
@@ -208,11 +206,6 @@ class Session(OpenSession):
     return result
 
   @property
-  def plan(self) -> Plan:
-    """The plan of the training split, from where the session has resumed."""
-    return self._engine.plan
-
-  @property
   def examples_seen(self) -> int:
     """Examples of all steps so far."""
     with self._called() as engine:
@@ -240,12 +233,6 @@ class Session(OpenSession):
     """Returns the rate of the next update; NaN where the optimizer hides it."""
     rate = self.program.learning_rate
     return rate if isinstance(rate, float) else float(self._engine.session.run(rate))
-
-  def scale_learning_rate(self, factor: float) -> None:
-    """Multiplies the schedule's rate by `factor`, if the program is built for on_nan=rollback."""
-    if not isinstance(self.program.learning_rate, float):
-      with self.program.graph.as_default():
-        get_rate_factor().load(factor, self._engine.session)
 
   @property
   def agree(self) -> Callable[[str, bool], bool]:

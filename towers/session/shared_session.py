@@ -23,7 +23,7 @@ class SharedSession:
   def __init__(self, given: Session, tell: Callable[[], None]):
     """Lets each run that is asked of `given` call `tell()` before it begins."""
     self.given = given
-    self.run, self.make_callable = given.run, given.make_callable
+    self.run, self.make_callable, self.graph = given.run, given.make_callable, given.graph
 
     def told(function, *args, **kwargs):
       tell()

@@ -42,7 +42,6 @@ from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
 from towers.training_graph import TrainingGraph
-from towers.workers.agreement import follow_chief
 from towers.workers.worker import Worker, join_workers
 
 
@@ -272,13 +271,7 @@ class Run:
       session.go_on_from(snapshot)
       history.parse(snapshot.history, session.step)
     else:
-      path = session.resume(checkpoints)
-    if path is not None:
-      def read_history():
-        checkpoints.read_history(history, path, session.step)
-        return history.format()
-
-      history.parse(follow_chief(self._worker, read_history), session.step)
+      path = session.resume(checkpoints, history)
     session.scale_learning_rate(history.rate_factor)
     timetable = build_timetable(self._config, session.plan)
     if path is not None:

@@ -33,14 +33,10 @@ def check_alike(cluster: Cluster, what: str, facts: Sequence[Mapping[str, Any]],
 
 
 def follow_chief(worker: Any, decide: Callable[[], Any]) -> Any:
-  """Returns on all workers, which all call it, what the chief's `decide()` gives, as JSON has it.
+  """Returns what the chief's `decide()` gives, as JSON has it, on all workers, which all call it.
 
-  Args:
-    worker: this process among several workers; None if it is alone.
-    decide: may raise, and then all of them raise.
+  It may raise, and then all of them raise. `worker` is this process among several workers.
   """
-  if worker is None:
-    return decide()
   decision, refusal = None, None
   try:
     if worker.cluster.is_chief:

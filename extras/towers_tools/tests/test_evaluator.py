@@ -7,7 +7,7 @@ import pytest
 import main
 from tests.harness import faults, small
 from towers.base.json_files import seal
-from towers.checkpoint.files import list_steps
+from towers.checkpoint.checkpoints import list_steps
 from towers.checkpoint.history import HISTORY, History
 from towers.tensorflow_v1 import tf
 from towers_tools.evaluator import EVALUATIONS, Evaluations, _is_over, _load_newest

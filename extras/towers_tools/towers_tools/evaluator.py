@@ -16,7 +16,7 @@ from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
-from towers.checkpoint.files import list_steps, path_of
+from towers.checkpoint.checkpoints import list_steps, path_of
 from towers.checkpoint.history import History
 from towers.process.startup import Startup
 from towers.session.session import Session

@@ -19,7 +19,7 @@ from towers.base.files import folder_aside
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason, is_about_room
 from towers.base.usage_error import UsageError
-from towers.checkpoint.files import path_of
+from towers.checkpoint.checkpoints import path_of
 from towers.checkpoint.weights import find_best, restore_weights
 from towers.data import Examples
 from towers.process.run_error import RunError
