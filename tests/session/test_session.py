@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import towers
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.tensorflow_v1 import tf
@@ -94,6 +94,77 @@ def test_each_call_does_what_it_does_in_the_main_thread(where, kind, tmp_path):
   for name, value in expected.items():
     for one, other in zip(tf.nest.flatten(found[name]), tf.nest.flatten(value)):
       np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+def train_by_hand(program, steps, every):
+  """Does by the public methods what a run does; returns losses and validations."""
+  losses, validations, running = [], [], None
+  with program.session() as session:
+    while session.step < steps:
+      losses.append(float(session.take_step(running).loss))
+      is_last = session.step == steps
+      if running is None and (session.step % every == 0 or is_last):
+        running = session.begin_validation()
+      if running is not None and (
+          is_last or running.is_complete or not program.validation.has_tower):
+        session.finish_validation(running)
+        validations.append((running.step, running.means()))
+        running = session.begin_validation() if is_last and running.step < steps else None
+    if running is not None:
+      session.finish_validation(running)
+      validations.append((running.step, running.means()))
+    assert not session.snapshot().step - steps
+  return losses, validations
+
+
+@pytest.mark.nightly(but='tower')
+@pytest.mark.parametrize('kind', sorted(KINDS))
+def test_a_loop_by_hand_gives_what_a_run_gives(kind):
+  recorder = small.Recorder()
+  towers.train(build(**KINDS[kind]), steps=12, validate_every='5steps', quiet=True,
+               callbacks=[recorder])
+  assert train_by_hand(build(**KINDS[kind]), 12, 5) == (recorder.losses, recorder.validations)
+
+
+def test_a_pass_that_was_left_is_measured_from_its_beginning():
+  with build(validation_tower=True, num_towers=3).session() as session, \
+      build(validation_tower=True, num_towers=3).session() as expected:
+    left = session.begin_validation()
+    losses = [session.take_step(left).loss, session.train()]
+    assert losses == [expected.train(), expected.train()] and not left.is_complete
+    assert session.validate() == expected.validate()
+
+
+def test_a_step_that_is_not_finite_is_taken_again_unless_it_is_skipped():
+  train = faults.poison(small.random_examples(16), 12)  # Of the second step.
+  with small.program(train=train).session() as session:
+    session.train()
+    for _ in range(2):
+      result = session.take_step()
+      assert not np.isfinite(result.loss) and 'is nan' in result.not_finite.describe()
+      assert session.step == session.examples_seen / 8 == 1
+    session.skip()
+    assert session.step == session.examples_seen / 8 == 2
+    assert session.take_step().not_finite is None and session.step == 3
+
+
+def test_a_snapshot_goes_on_in_another_graph(tmp_path):
+  program = build()
+  with program.session() as session:
+    session.train()
+    snapshot = session.snapshot()
+    expected = [session.train() for _ in range(STEPS)]
+    path = session.save(str(tmp_path))
+    weights = small.read_variables(program, session)
+  other = build(accumulate=2)
+  with other.session() as session:
+    session.go_on_from(snapshot)
+    session.start()
+    assert session.step == 1
+    assert [session.train() for _ in range(STEPS)] == pytest.approx(expected, abs=1e-5)
+    session.load(path)
+    assert session.step == 1 + STEPS == session.plan.since.step
+    small.assert_same_weights(small.read_variables(other, session), weights, tolerance=0)
 
 
 def count_session_runs(session):
