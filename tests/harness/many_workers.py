@@ -9,7 +9,7 @@
   meet     all connect to the chief, and wait for each other
   share    the same facts of all, as flags and data are
   text     a text of the chief's, as a history is
-  signs    what a second of training costs
+  signs    what three seconds of training cost
   loss     one is gone: until all others name it
 
 Times say nothing on a machine that has fewer cores than workers; bytes, lines and memory do.
@@ -28,44 +28,52 @@ import time
 
 from towers.placement.cluster import Cluster
 from towers.workers import peers as peers_module
+from towers.workers.connection import encode
 from towers.workers.peers import Peers
 from towers_launch.ports import find_free_ports
 
 _OF_A_PROCESS = 256
 _SECONDS = 300
-_SIGNS_SECONDS = 3
+_SIGNS = 6
 _FACTS = {f'--flag_{index}': f'value {index}' for index in range(64)}
 _TEXT = 'step 1: loss 2.30\n' * 2000
 # Epoll and its waker, the connection, and a few of each process.
 _FILES_OF_A_PEER, _FILES_OF_A_PROCESS = 4, 32
+_SIGN_OF_CHIEF, _SIGN = encode(missing=[], gone={}), encode()
 
 
 class Counts:
   """What all connections of this process have sent and received, in bytes and lines.
 
-  `named` counts the lines that name one that has ended.
+  `named` counts the lines that name one that has ended. Signs of life, of which there are more the
+  longer a phase takes, are counted apart.
   """
 
   def __init__(self):
     self.sent = self.received = self.sent_lines = self.received_lines = self.named = 0
+    self.signs_sent = self.signs_received = 0
     write, feed = asyncio.StreamWriter.write, asyncio.StreamReader.feed_data
 
     def count_written(writer, data):
-      self.sent += len(data)
-      self.sent_lines += bytes(data).count(b'\n')
-      self.named += bytes(data).count(b'has ended')
+      if data == _SIGN_OF_CHIEF:
+        self.signs_sent += len(data)
+      else:
+        self.sent += len(data)
+        self.sent_lines += bytes(data).count(b'\n')
+        self.named += bytes(data).count(b'has ended')
       write(writer, data)
 
     def count_fed(reader, data):
-      self.received += len(data)
-      self.received_lines += data.count(b'\n')
+      signs = data.count(_SIGN)
+      self.signs_received += signs * len(_SIGN)
+      self.received += len(data) - signs * len(_SIGN)
+      self.received_lines += data.count(b'\n') - signs
       feed(reader, data)
 
     asyncio.StreamWriter.write, asyncio.StreamReader.feed_data = count_written, count_fed
 
   def read(self):
-    return dict(sent=self.sent, received=self.received, sent_lines=self.sent_lines,
-                received_lines=self.received_lines, named=self.named)
+    return dict(vars(self))
 
 
 def _read_memory():
@@ -120,7 +128,9 @@ def _run_chief(pipe, port, num_workers):
   _live(peers, note)
   with peers.watched(_SECONDS):
     before.update(counts.read())
-    time.sleep(_SIGNS_SECONDS)
+    last = len(gaps) + _SIGNS
+    while len(gaps) < last:
+      time.sleep(0.02)
     note('signs')
     pipe.send('ready')
     time.sleep(_SECONDS)
