@@ -16,6 +16,7 @@ from tests.harness.in_process_cluster import find_ports
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster, Token
 from towers.process.run_error import RunError
+from towers.workers import peers as peers_module
 from towers.workers.agreement import check_alike
 from towers.workers.peers import Peers
 from towers_launch.tf_config import format_tf_config
@@ -113,6 +114,20 @@ def test_strangers_disturb_nobody(addresses, threads, caplog):
       [dict(seed=0), dict(seed=1), dict(seed=2)]] * 3
   silent.close()
   assert not caplog.records  # Of asyncio, where a message was too odd.
+
+
+def test_who_does_not_say_a_rank_in_time_is_left(addresses, threads, monkeypatch):
+  monkeypatch.setattr(peers_module, '_SECONDS_TO_SAY_WHO', 1)
+  chief = threads.submit(report, addresses, 0, 0, 20)
+  with connect(addresses[0]) as silent, connect(addresses[0]) as slow:
+    silent.settimeout(10)
+    with pytest.raises(OSError):  # Byte by byte does not help.
+      for byte in b'{"rank": 1, "token": "secret"}' * 9:
+        slow.sendall(bytes([byte]))
+        time.sleep(0.1)
+    assert silent.recv(1) == b'' and not chief.done()
+  others = [threads.submit(report, addresses, rank, rank) for rank in (1, 2)]
+  assert [call.result(20) for call in [chief, *others]] == [[0, 1, 2]] * 3
 
 
 def test_without_the_token_of_the_run_nobody_takes_a_place_and_it_is_not_shown(addresses, threads):

@@ -37,6 +37,7 @@ from towers.workers.connection import Connection, encode
 _SECONDS_BETWEEN = 0.5
 _SECONDS_BETWEEN_TRIES = 0.2
 _SECONDS_TO_CONNECT = 2.0
+_SECONDS_TO_SAY_WHO = 5.0
 _SECONDS_TO_SEE = 5.0
 # After a longer pause this process itself has stood still, and heard nobody.
 _SECONDS_OF_A_PAUSE = 2.0
@@ -200,9 +201,11 @@ class Peers:
 
   async def _welcome(self, reader, writer):
     """Takes the rank of a process that connects to the chief, and then what it sends."""
-    with contextlib.suppress(asyncio.CancelledError), contextlib.closing(writer):
+    with contextlib.suppress(asyncio.CancelledError, asyncio.TimeoutError), contextlib.closing(
+        writer):
       connection = Connection(reader, writer)
-      said = await connection.read() or {}
+      # A stranger holds none of the open files that workers need for longer.
+      said = await asyncio.wait_for(connection.read(), _SECONDS_TO_SAY_WHO) or {}
       rank = said.get('rank')
       if type(rank) is not int or rank < 1 or self._has_met:
         return
