@@ -1,8 +1,11 @@
 """Training goes on over skipped examples: a step without any moves no weight, nothing is NaN."""
 
+import math
+
 import numpy as np
 import pytest
 
+import towers
 from tests.harness import small
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
@@ -32,16 +35,32 @@ def of_directions(batch, is_training):
     dict(), dict(accumulate=2), dict(mode='next'), dict(mode='shard', placement='replicated')],
     ids=str)
 def test_a_step_without_examples_changes_nothing_and_is_named_once(settings, capsys):
-  bad = list(range(8, 16))  # The second step of every epoch.
+  bad = [1, 2, 3, *range(8, 16)]  # Some of the first, and all of the second step of every epoch.
   settings = dict(dict(model=of_directions, num_towers=2, optimizer='sgd'), **settings)
   with small.Run(train=examples_without(bad), **settings) as run:
-    assert np.isfinite(run.train()) and run.counters() == [1, 8]
+    first = run.train()
+    assert np.isfinite(first) and run.counters() == [1, 5]
     before = run.weights()
-    assert run.train() == 0 and run.counters() == [2, 8]
+    assert math.isnan(run.train()) and run.counters() == [2, 5]
     small.assert_same_weights(run.weights(), before, tolerance=0)
-    assert run.train() > 0 and run.counters() == [3, 16]
-    assert run.train() == 0 and run.counters() == [4, 16]
+    assert run.opened.metrics()['loss'] == pytest.approx(first)
+    third = run.train()
+    assert third > 0 and run.counters() == [3, 10]
+    assert math.isnan(run.train()) and run.counters() == [4, 10]
+    assert run.opened.metrics()['loss'] == pytest.approx(third)
   assert capsys.readouterr().out.count('all examples of step 2 are damaged') == 1
+
+
+def test_the_loss_of_a_step_without_examples_is_told_to_nobody():
+  seen = []
+  program = towers.Program(of_directions, train=examples_without([*range(8, 16)]), batch_size=8,
+                           shuffle=False, num_towers=2,
+                           optimizer=tf.train.GradientDescentOptimizer(0.1))
+  result = towers.train(program, epochs=2, quiet=True,
+                        callbacks=[lambda step, loss: seen.append(loss)])
+  for losses in (seen, result['first_losses'], [seen[0], result['train_loss']]):
+    assert [math.isnan(loss) for loss in losses] == ([False, True] * 2)[:len(losses)]
+  assert result['examples_seen'] == 16
 
 
 def test_marks_stay_out_of_the_towers():

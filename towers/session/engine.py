@@ -240,7 +240,8 @@ class Engine:
   def take_step(self, validation_pass: Optional[ValidationPass] = None) -> StepResult:
     """Updates the weights once, as `Session.take_step` does, from where the input stands.
 
-    If the loss is finite and only its scale was too large, the step is skipped.
+    The loss is NaN if all examples of the batch are damaged and left out. If it is finite and only
+    its scale was too large, the step is skipped.
     """
     calls, self._pass = self.calls, validation_pass
     if 'accumulate' in calls.chosen:  # All micro-batches but the last one.
@@ -257,10 +258,11 @@ class Engine:
     self.runs += 1
     if self.has_other_workers:
       self._votes.count(results[calls.num_fetches - 1], self.step)
-    if calls.count_at is not None and not results[calls.count_at]:
+    num_examples = None if calls.count_at is None else results[calls.count_at]
+    if num_examples == 0:
       self._say_empty()
     self.activity = 'training'
-    loss, is_done = self.metrics.add(self.step, results), results[1]
+    loss, is_done = self.metrics.add(self.step, results, num_examples), results[1]
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
     elif np.isfinite(loss) and self._lower_loss_scale():
@@ -271,11 +273,11 @@ class Engine:
     return StepResult(loss)
 
   def _say_empty(self):
-    """Says once that a step has no example left, whose loss is no mean of anything."""
+    """Says once that a step has no example left."""
     if not self._has_said_empty:
       write_line(f'WARNING: all examples of step {self.step + 1} are damaged and left out: its '
-                 'loss of 0.0 says nothing, and no gradient has changed a weight (further such '
-                 'steps are not named)')
+                 'loss is NaN, a mean of nothing, and no gradient has changed a weight (further '
+                 'such steps are not named)')
     self._has_said_empty = True
 
   def check_pass(self) -> None:

@@ -37,8 +37,11 @@ class TrainingMetrics:
     self._first_losses: List[float] = []
     self._waited = 0.0
 
-  def add(self, step: int, results: Sequence[Any]) -> Any:
-    """Adds what `Calls` has fetched in the step of an index; returns its loss."""
+  def add(self, step: int, results: Sequence[Any], num_examples: Optional[int] = None) -> Any:
+    """Adds what `Calls` has fetched in the step of an index; returns its loss, NaN of no example.
+
+    `num_examples` are those of the step where some may be damaged, or None for those planned.
+    """
     loss, is_done, wait = results[:3]
     vector = b''
     if self._index is not None:
@@ -46,7 +49,9 @@ class TrainingMetrics:
       vector = results[self._index].tobytes()
       if self._index == 0:
         loss = loss[0]
-    self._kept.append((step, loss, is_done, wait, vector))
+    if num_examples == 0:
+      loss = np.float32('nan')
+    self._kept.append((step, loss, is_done, wait, vector, num_examples))
     if not step % _MOST_KEPT:
       self._sum_up()
     return loss
@@ -88,17 +93,19 @@ class TrainingMetrics:
     if not self._kept:
       return
     kept, self._kept = self._kept, []
-    steps, losses, are_done, waits, vectors = zip(*kept)
+    steps, losses, are_done, waits, vectors, found = zip(*kept)
     done = np.not_equal(are_done, False)  # An op without a guard gives None.
     if self._index is not None:
       sums = np.frombuffer(b''.join(vectors), np.float32).reshape(len(kept), -1)[done]
       self._sums[1:sums.shape[1]] += sums[:, 1:].sum(0, np.float64)
     self._waited += sum(wait for wait in map(float, waits) if wait > 0)
     self._first_losses += map(float, losses[:_FIRST_LOSSES - len(self._first_losses)])
+    losses = np.array(losses, np.float64)[done]
     if self._has_count:
       counts = sums[:, -1]
     else:
-      indices, plan = np.array(steps)[done], self.plan
-      counts = np.asarray(plan.examples_before(indices + 1)) - plan.examples_before(indices)
+      indices, plan = np.array(steps), self.plan
+      planned = np.asarray(plan.examples_before(indices + 1)) - plan.examples_before(indices)
+      counts = (planned if found[0] is None else np.array(found))[done]
       self._sums[-1] += counts.sum()
-    self._sums[0] += counts.dot(np.array(losses, np.float64)[done])
+    self._sums[0] += counts.dot(np.where(counts, losses, 0))
