@@ -194,6 +194,20 @@ def test_a_record_of_which_python_cannot_be_told_is_named_or_left_out(
     assert towers.from_tfrecords(path, parse, on_bad_record='skip').num_examples == 21
 
 
+def test_no_op_of_parse_is_given_a_record_that_is_no_example(tmp_path):
+  given, good = [], [text_example(b'%d' % number) for number in range(8)]
+
+  def parse_and_note(record):
+    noted = tf.numpy_function(lambda content: given.append(content) or np.float32(0), [record],
+                              tf.float32)
+    return parse_text(record) + tf.reshape(noted, [])
+
+  bad = [content for _, _, content, reason in BAD.values() if 'tf' in reason]
+  path = write_texts(tmp_path / 'file', [*good, *bad, *good])
+  take(towers.from_tfrecords(path, parse_and_note, on_bad_record='skip'), num_steps=3)
+  assert len(bad) == 2 and set(given) == set(good)
+
+
 @pytest.mark.parametrize('kind', ['a FIFO', 'a device'])
 def test_what_is_no_file_is_refused(tmp_path, kind):
   faults.be_special(tmp_path / 'file', kind)

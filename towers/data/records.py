@@ -267,7 +267,7 @@ class _Reader(NamedTuple):
     return indices, payloads, is_read
 
   def _read(self, indices):
-    payloads = self.records.read(indices.tolist())
+    payloads = self.records.read(indices)
     for position in np.flatnonzero(~self.is_known[indices]).tolist() if self.kind else ():
       payloads[position] = self._look(payloads[position])
     is_read = np.array([not isinstance(payload, BadRecordError) for payload in payloads])

@@ -12,7 +12,6 @@ that cannot be written, and is made anew when the file's size or time of change 
 Format: TensorFlow's `record_writer.h`; the checksums are masked crc32c.
 """
 
-import bisect
 import hashlib
 import os
 import struct
@@ -32,6 +31,7 @@ from towers.data.bad_records import BadRecordError
 from towers.data.formats.crc32c import find_masked_crc
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
+_LENGTH, _CHECKSUM = struct.Struct('<Q'), struct.Struct('<I')
 _COMPRESSED = (b'\x1f\x8b', b'\x78\x9c', b'\x78\x01', b'\x78\xda')  # By gzip and zlib.
 _FORMAT = 'towers index 1'
 _INDEX_DIR = '.index'
@@ -189,7 +189,7 @@ class Records:
     self._paths = [index.path for index in indexes]
     self.lengths = np.concatenate([index.lengths for index in indexes] or [np.zeros(0, np.int64)])
     self._offsets = np.concatenate([index.offsets for index in indexes] or [np.zeros(0, np.int64)])
-    self._ends = np.cumsum([len(index.lengths) for index in indexes]).tolist()
+    self._ends = np.cumsum([len(index.lengths) for index in indexes], dtype=np.int64)
     self._descriptors: Dict[int, int] = {}
     self._lock = threading.Lock()
 
@@ -202,39 +202,41 @@ class Records:
 
   def place(self, index: int) -> Tuple[str, int, int]:
     """Returns the file of a record, its offset in it in bytes, and its index in it."""
-    file = bisect.bisect_right(self._ends, index)
-    first = self._ends[file - 1] if file else 0
+    file = int(np.searchsorted(self._ends, index, 'right'))
+    first = int(self._ends[file - 1]) if file else 0
     return self._paths[file], int(self._offsets[index]), index - first
 
   def read(self, indices: Sequence[int]) -> List[Any]:
     """Returns for each index its payload, bytes, or a BadRecordError."""
-    files = [bisect.bisect_right(self._ends, index) for index in indices]
-    self._advise(files, indices)
-    return [self._read(file, index) for file, index in zip(files, indices)]
+    where = np.asarray(indices, np.int64)
+    # Of all at a time, as plain numbers: one by one they cost as much as a small record.
+    lengths, offsets = self.lengths[where].tolist(), self._offsets[where].tolist()
+    files = np.searchsorted(self._ends, where, 'right').tolist()
+    self._advise(files, lengths, offsets)
+    return list(map(self._read, files, lengths, offsets))
 
-  def _read(self, file, index):
-    length = int(self.lengths[index])
+  def _read(self, file, length, offset):
     size = _HEADER_BYTES + length + _FOOTER_BYTES
     try:
-      content = self._pread(file, size, int(self._offsets[index]))
+      content = self._pread(file, size, offset)
     except OSError as error:
       return BadRecordError(f'cannot be read: {error.strerror}')
-    if len(content) < size or struct.unpack_from('<Q', content)[0] != length:
+    if len(content) < size or _LENGTH.unpack_from(content)[0] != length:
       return BadRecordError('the file has changed since it was indexed')
     payload = content[_HEADER_BYTES:-_FOOTER_BYTES]
-    if struct.unpack('<I', content[-_FOOTER_BYTES:]) != (find_masked_crc(payload),):
+    if _CHECKSUM.unpack_from(content, size - _FOOTER_BYTES)[0] != find_masked_crc(payload):
       return BadRecordError('its payload is damaged: the checksum is wrong')
     return payload
 
-  def _advise(self, files, indices):
+  def _advise(self, files, lengths, offsets):
     """Lets the system read all records at a time, instead of one after another."""
     if not hasattr(os, 'posix_fadvise'):
       return
-    for file, index in zip(files, indices):
+    for file, length, offset in zip(files, lengths, offsets):
       descriptor = self._descriptors.get(file)
       if descriptor is not None:
-        size = int(self.lengths[index]) + _HEADER_BYTES + _FOOTER_BYTES
-        os.posix_fadvise(descriptor, int(self._offsets[index]), size, os.POSIX_FADV_WILLNEED)
+        size = length + _HEADER_BYTES + _FOOTER_BYTES
+        os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
   def _pread(self, file, size, offset):
     descriptor = self._descriptors.get(file)
