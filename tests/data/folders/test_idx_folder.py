@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from tests.harness import faults
 from towers.base.usage_error import UsageError
 from towers.data.folders.idx_folder import load_idx_folder
 from towers_data.make_sample import write_idx
@@ -74,6 +75,14 @@ def test_missing_files_are_named_beside_what_the_folder_holds(tmp_path):
                str(tmp_path), 'data_dir', 'dataset-fashion-mnist',
                '/usr/share/datasets/fashion-mnist'):
     assert word in message
+
+
+def test_what_is_no_file_is_listed_as_such(tmp_path):
+  for name, kind in (('train-images-idx3-ubyte', 'a FIFO'), ('train-labels-idx1-ubyte', 'a link')):
+    faults.be_special(tmp_path / name, kind)
+  with pytest.raises(UsageError, match=r'lacks 4 of 4 .* It holds train-images-idx3-ubyte \(a FIFO'
+                     r'\), train-labels-idx1-ubyte \(a link to nothing\)'):
+    load_idx_folder(tmp_path)
 
 
 def test_a_full_folder_is_listed_in_brief_and_an_empty_one_as_such(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any, Dict, Tuple
 
 import numpy as np
 
+from towers.base.files import name_other_kind
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
 from towers.data.examples import DataSet
@@ -103,9 +104,15 @@ def _read_split(paths: Dict[str, str], split: str,
 
 
 def list_folder(folder: str) -> str:
-  """Returns the names in a folder, at most 20, for a message; folders end with a slash."""
+  """Returns the names in a folder, at most 20, for a message, and what is no file as such."""
+  def mark(path):
+    if os.path.isdir(path):
+      return '/'
+    kind = name_other_kind(path) if os.path.exists(path) else 'a link to nothing'
+    return f' ({kind})' * bool(kind)
+
   try:
-    names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(folder))
+    names = sorted(name + mark(os.path.join(folder, name)) for name in os.listdir(folder))
   except OSError as error:
     return f'what cannot be listed ({error.strerror})'
   if len(names) > _MAX_LISTED_NAMES:
