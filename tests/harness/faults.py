@@ -7,9 +7,11 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
 import time
 
 import numpy as np
+import pytest
 
 from tests.harness import small
 from towers.tensorflow_v1 import tf
@@ -85,6 +87,27 @@ def full_disk(num_bytes=0):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     signal.signal(signal.SIGXFSZ, handler)
+
+
+@contextlib.contextmanager
+def read_only(folder):
+  """Makes a file system read-only at a folder, as the kernel does after errors of a disk.
+
+  A remount is refused while files are open for writing, such as the lock: so a read-only mount
+  covers the folder, and what is open stays so.
+  """
+  def run(*words):
+    subprocess.run([*words, str(folder)], check=True, stderr=subprocess.DEVNULL)
+
+  try:
+    run('mount', '--bind', str(folder))
+  except (OSError, subprocess.CalledProcessError):
+    pytest.skip('needs root, and a kernel that lets it mount')
+  try:
+    run('mount', '-o', 'remount,bind,ro')
+    yield
+  finally:
+    run('umount', '-l')
 
 
 def short_of_memory(lacks, model=small.model):

@@ -315,20 +315,23 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
   assert saved_steps(tmp_path)[-2:] == [10, 12]
 
 
-@pytest.mark.nightly(but='False')
+@pytest.mark.nightly(but='False-full_disk')
+@pytest.mark.parametrize('fault', ['full_disk', 'read_only'])
 @pytest.mark.parametrize('stop', [False, True])
-def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, stop):
+def test_a_disk_that_takes_no_more_keeps_what_is_there_and_the_run_goes_on_or_stops(
+    tmp_path, stop, fault):
   options = dict(folder=tmp_path, save_every=1, validate_every=100, stop_on_full_disk=stop)
   with Run() as run:
     loop(run, total_steps=2, **options)
   before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-  with Run() as run, faults.full_disk():
+  no_room = faults.full_disk() if fault == 'full_disk' else faults.read_only(tmp_path)
+  with Run() as run, no_room:
     with pytest.raises(RunError, match=f'come to step {4 if stop else 6}, but'):
       recorder = loop(run, total_steps=6, **options)[1]
     assert run.counters()[0] == (4 if stop else 6)
   after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
   assert after == before
-  # With room again, the run resumes from the last whole checkpoint.
+  # As soon as it takes more, the run resumes from the last whole checkpoint.
   with Run() as run:
     outcome, recorder = loop(run, total_steps=6, **options)
   assert [step for step, _ in recorder.losses] == [3, 4, 5, 6]
