@@ -38,6 +38,7 @@ _PUBLIC = {
     'check': 'towers.checks.towers',
     'evaluate': 'towers.session.forward',
     'export': 'towers.session.serving',
+    'fed': 'towers.tower.foreign.placeholders',
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
     'from_stream': 'towers.data.datasets',
@@ -97,6 +98,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.session.serving import export
   from towers.session.session import Session
   from towers.tower.all_towers import all_rows, all_sum
+  from towers.tower.foreign.placeholders import fed
   from towers.tower.losses import Weighted
   from towers.training.callbacks import Callback
   from towers.training.train import train

@@ -15,7 +15,7 @@ from towers.base.collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.examples import BY_HAND, ENDLESS, Examples
-from towers.graph.writes import StepWrites, find_step_writes
+from towers.graph.writes import StepWrites, find_left_out, find_step_writes
 from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches, check_alike
 from towers.input.micro_batches import read_accumulate
 from towers.input.pipeline import build_inputs
@@ -39,6 +39,7 @@ from towers.reduce.broadcast import build_broadcast
 from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
 from towers.settings.given import ProgramSettings
 from towers.tensorflow_v1 import Tensor, tf
+from towers.tower.foreign.calls import IDLE_OPTIMIZERS
 from towers.tower.model_call import Model
 from towers.tower.precision import build_precision
 from towers.tower.towers import build_towers
@@ -134,6 +135,7 @@ class TrainingGraph:
     self._variables = [variable for variable in tf.global_variables()
                        if not variable.op.name.startswith('loss_scale/')]  # No slot is made yet.
     self._check_gradients()
+    self._name_foreign()
     self.warm_start = None
     if settings.init_from is not None:
       self.warm_start = WarmStart(settings.init_from, self._variables)
@@ -193,6 +195,20 @@ class TrainingGraph:
         ([name for name in left if name not in moved], 'which stay as they start')):
       if names:
         write_line(f'WARNING: the loss has no gradient for {shorten(names)}, {fate}', sys.stderr)
+
+  def _name_foreign(self):
+    """Names what the model brings along for another loop, and no step runs."""
+    idle = dict.fromkeys(tf.get_collection(IDLE_OPTIMIZERS))
+    own = name_optimizer(self.given.optimizer)
+    if idle:
+      write_line(f"optimizer: the model's own {' and '.join(idle)} is not used; {own} of "
+                 'towers.Program trains', sys.stderr)
+    tower = self.towers[0]
+    left_out = find_left_out([*tower.sums.values(), *tower.update_ops], [
+        variable for variable in self._variables if not variable.trainable])
+    if left_out:
+      write_line(f'WARNING: no step moves {shorten(left_out)}: put updates into UPDATE_OPS; but '
+                 f'{own} trains, and average_weights=0.999 averages', sys.stderr)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:

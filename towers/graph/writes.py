@@ -12,11 +12,11 @@ A write is *early* if a tower's loss or gradients wait for it, as for batch norm
 updates in place, and *late* if only UPDATE_OPS do.
 """
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_called, find_dependents, find_needed, list_ops
-from towers.tensorflow_v1 import Gradient, Graph, Operation, Tensor, tf
+from towers.tensorflow_v1 import Gradient, Graph, Operation, Tensor, Variable, tf
 
 VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
 # Ops that take a variable and do not change it.
@@ -163,6 +163,22 @@ def brings_values(op: Operation) -> bool:
   """Returns whether an op brings values into a graph that are no variable's: fed, drawn, taken."""
   return op.type == 'Placeholder' or op.type.startswith('Stateless') or (
       op.op_def.is_stateful and bool(op.outputs) and op.type not in (*READERS, *VARIABLES))
+
+
+def find_left_out(run: Iterable[Any], variables: Sequence[Variable]) -> List[str]:
+  """Returns the names of variables of which a graph has writes, but none that these results need.
+
+  An initializer is none, nor is what a `tf.train.Saver` makes.
+  """
+  initializers = {variable.initializer for variable in variables}
+  writes = [write for write in find_writes(
+      tf.get_default_graph(), [variable.handle.op for variable in variables])
+            if write.op not in initializers]
+  needed = find_needed(list_ops(run), within=find_dependents([write.op for write in writes]))
+  moved = {op for write in writes if write.op in needed for op in write.variables}
+  return list(dict.fromkeys(
+      op.name for write in writes for op in write.variables if op not in moved and not any(
+          source.type == 'RestoreV2' for source in find_needed([write.op], by_control=False))))
 
 
 def find_writes(graph: Graph, variables: Optional[Iterable[Operation]] = None) -> List[Write]:

@@ -12,6 +12,7 @@ from towers.placement.host import HOST
 from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.tower.all_towers import joining
 from towers.tower.drawing.draws import Draws
+from towers.tower.foreign.calls import call_as_is
 from towers.tower.global_batch import GlobalBatch
 from towers.tower.losses import Weighted
 from towers.tower.named_devices import giving_way
@@ -74,7 +75,7 @@ class ModelCall(NamedTuple):
       contexts.enter_context(control_flow_v1())
       contexts.enter_context(giving_way(store.devices))
       contexts.enter_context(joining_norms(tensors, scope=scope))
-      return self.model(decode_batch(tensors), self.is_training)
+      return call_as_is(self.model, decode_batch(tensors), self.is_training)
 
 
 class Beside(NamedTuple):

@@ -16,6 +16,7 @@ from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.session.serving import Predict, choose_parts, name_function, name_op, name_outputs
 from towers.tensorflow_v1 import DType, Tensor, tf
+from towers.tower.foreign.calls import call_as_is
 
 
 class ExampleType(NamedTuple):
@@ -68,7 +69,7 @@ def build_serving(predict: Predict, examples: Examples, *,
     else:
       positional.append(value)
   try:
-    returned = predict(*positional, **named)
+    returned = call_as_is(predict, *positional, **named)
   except TypeError as error:  # An op of another dtype, as of a JPEG's bytes for an array.
     given = ', '.join(f'{name} {tensor.dtype.name} {tensor.shape.as_list()}'
                       for name, tensor in inputs.items())

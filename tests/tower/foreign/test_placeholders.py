@@ -1,0 +1,237 @@
+"""A class with placeholders, and an optimizer of its own, trains as what is written on tensors."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import towers
+from tests.harness import small
+from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
+from towers.tower.batch_norm_layer import batch_norm
+
+X = np.random.RandomState(0).randn(13, small.NUM_FEATURES).astype(np.float32)
+LABELS = np.random.RandomState(1).randint(small.NUM_CLASSES, size=13)  # int64.
+TRAIN = towers.from_arrays(X, LABELS)
+VALIDATION = towers.from_arrays(X[:11], LABELS[:11], name='validation')
+
+
+def compute(x, labels, keep_prob, is_training):
+  """A net with draws, a branch, a loop and a gradient; returns its losses and logits."""
+  x = batch_norm(small.dense(x, 4, 'hidden'), is_training, name='norm')
+  x = tf.cond(is_training, lambda: x * 1.5, lambda: x + 0.5)
+  x = tf.nn.dropout(x, rate=1 - keep_prob)
+  _, x = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, tf.tanh(x) * keep_prob), (0, x))
+  logits = small.dense(x, small.NUM_CLASSES, 'logits')
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  [gradient] = tf.gradients(tf.square(logits), x)
+  return losses + tf.reduce_sum(tf.square(gradient), 1), logits
+
+
+class Net:
+  """Makes all in `__init__`, as in a program with one loop that feeds it."""
+
+  def __init__(self, rows=None):
+    self.x = tf.placeholder(tf.float32, [rows, small.NUM_FEATURES])
+    self.labels = tf.placeholder(tf.int32, [rows])
+    self.keep_prob = tf.placeholder_with_default(1.0, [])
+    self.is_training = tf.placeholder(tf.bool)
+    self.rate = tf.placeholder(tf.float32, [], 'rate')
+    with tf.control_dependencies([self.x]):
+      self.steps = tf.Variable(0, trainable=False, name='steps')
+      self.global_step = tf.Variable(0, trainable=False, name='global_step')
+    self.losses, self.logits = compute(self.x, self.labels, self.keep_prob, self.is_training)
+    loss = tf.reduce_mean(self.losses)
+    adam = tf.train.AdamOptimizer(self.rate)
+    pairs = [(tf.clip_by_norm(gradient, 1.0), variable)
+             for gradient, variable in adam.compute_gradients(loss)]
+    self.train_op = adam.apply_gradients(pairs, global_step=self.steps)
+    self.other_op = tf.train.MomentumOptimizer(self.rate, 0.9).minimize(
+        loss, global_step=self.global_step)
+    tf.summary.scalar('loss', loss)
+    tf.summary.scalar('rate', self.rate)
+    self.summaries = tf.summary.merge_all()
+    self.saver = tf.train.Saver()
+
+  def feed(self, x, labels, keep_prob, is_training):
+    return {self.x: x, self.labels: labels, self.keep_prob: keep_prob,
+            self.is_training: is_training}
+
+
+def model(batch, is_training):
+  net = Net()
+  return towers.fed(net.feed(*batch, 0.9, is_training), net.losses)
+
+
+def on_tensors(batch, is_training):
+  return compute(batch[0], tf.cast(batch[1], tf.int32), tf.constant(0.9),
+                 tf.convert_to_tensor(is_training))[0]
+
+
+def predict(x):
+  net = Net()
+  return towers.fed({net.x: x, net.is_training: False}, {'logits': net.logits})
+
+
+def build(model, train=TRAIN, **settings):
+  return small.program(model, train=train, **dict(dict(validation=VALIDATION), **settings))
+
+
+def read(model, **settings):
+  """Returns losses, validations and all variables of some steps."""
+  program = build(model, **settings)
+  with program.session() as session:
+    numbers = [session.train() for _ in range(3)]
+    numbers += session.validate().values()
+    numbers += session.evaluate((X[:5], LABELS[:5])).values()
+    return numbers, small.read_variables(program, session)
+
+
+POINTS = [(1, 'reuse', 'split'), (2, 'reuse', 'next'), (3, 'clone', 'split'), (3, 'clone', 'shard'),
+          (2, 'clone', 'next'), (3, 'reuse', 'shard')]
+
+
+@pytest.mark.parametrize('num_towers, tower_build, mode', small.nightly_but(POINTS[1:3], POINTS))
+def test_a_class_with_placeholders_trains_as_on_tensors(num_towers, tower_build, mode, capsys):
+  settings = dict(num_towers=num_towers, tower_build=tower_build, input_mode=mode)
+  numbers, variables = read(model, **settings)
+  told = capsys.readouterr().err
+  expected_numbers, expected = read(on_tensors, **settings)
+  assert numbers == pytest.approx(expected_numbers, rel=1e-6)
+  assert variables.pop('steps') == variables['global_step'] == 3
+  assert sorted(variables) == sorted(expected)
+  for name, value in expected.items():
+    np.testing.assert_allclose(variables[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+  assert told.count("the model's own AdamOptimizer and MomentumOptimizer is not used; momentum of "
+                    'towers.Program trains') == 1
+  assert 'no step moves' not in told
+
+
+@pytest.mark.parametrize('settings', small.nightly_but([1], [0, 1, 2]))
+def test_its_other_settings(settings):
+  settings = [dict(accumulate=2, batch_size=6), dict(variables='replicated', batch_norm='sync'),
+              dict(validation_tower=True, num_towers=3, average_weights=0.9)][settings]
+  numbers, variables = read(model, **settings)
+  expected_numbers, expected = read(on_tensors, **settings)
+  assert numbers == pytest.approx(expected_numbers, rel=1e-6)
+  assert set(variables) - set(expected) <= {'steps', 'steps/ExponentialMovingAverage'}
+
+
+def test_it_predicts_and_is_exported(tmp_path):
+  program = build(model, num_towers=3, tower_build='clone')
+  with program.session() as session:
+    session.train()
+    expected = session.predict((X,), predict)['logits']
+    np.testing.assert_allclose(session.predict((X[:1],), predict)['logits'], expected[:1], 1e-5)
+    [summary] = session.run(program.summaries)  # The one of `rate`, which nothing feeds, is not.
+    assert b'loss' in summary
+    session.save(str(tmp_path / 'saved'))
+  folder = towers.export(program, str(tmp_path / 'served'), predict=predict,
+                         checkpoint_dir=str(tmp_path / 'saved'))
+  with tf.Session(graph=tf.Graph()) as session:
+    signature = tf.saved_model.load(session, ['serve'], folder).signature_def['serving_default']
+    found = session.run(signature.outputs['logits'].name, {signature.inputs['x'].name: X})
+  np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+
+
+def test_a_number_of_rows_is_the_towers_own():
+  with pytest.raises(UsageError, match=r'placeholder .*tower_0/Placeholder.*\(4, 5\).*, made in '
+                                       r'.*gets .*: give it such.*\[0\] rows, .*last_batch=drop'):
+    build(lambda batch, is_training: towers.fed({Net(4).x: batch[0]}, batch[0][:, 0]))
+
+  def of_batch(batch, is_training):
+    net = Net(batch[0].shape.as_list()[0])
+    assert net.losses.shape.as_list() == [4]
+    return towers.fed(net.feed(*batch, 0.9, is_training), net.losses)
+
+  settings = dict(last_batch='drop', validation=None)
+  with build(of_batch, **settings).session() as found, build(
+      on_tensors, **settings).session() as expected:
+    assert [found.train() for _ in range(2)] == pytest.approx(
+        [expected.train() for _ in range(2)], rel=1e-6)
+
+
+def sparse(is_fed):
+  def model(batch, is_training):
+    places = tf.where(tf.not_equal(batch[0], 0))
+    of_batch = tf.SparseTensor(places, tf.gather_nd(batch[0], places),
+                               tf.shape(batch[0], out_type=tf.int64))
+    x = tf.sparse_placeholder(tf.float32) if is_fed else of_batch
+    weights = tf.get_variable('weights', [small.NUM_FEATURES, 1])
+    losses = tf.square(tf.sparse_tensor_dense_matmul(x, weights)[:, 0])
+    return towers.fed({x: of_batch}, losses) if is_fed else losses
+
+  return model
+
+
+def test_a_sparse_placeholder():
+  assert read(sparse(True))[0] == read(sparse(False))[0]
+
+
+def test_a_session_inside_may_be_made_and_runs_nothing():
+  def opens(batch, is_training, runs=False):
+    net = Net()
+    with tf.Session() as session:
+      if runs:
+        session.run(tf.global_variables_initializer())
+    return towers.fed(net.feed(*batch, 0.9, is_training), net.losses)
+
+  build(opens)
+  with pytest.raises(UsageError, match='a session of its own.*without session.run.*TensorFlow say'):
+    build(functools.partial(opens, runs=True))
+
+
+def adam(weight, gradient):
+  """An optimizer that is a function, and keeps its moments by itself."""
+  m = tf.get_variable(weight.op.name + '/adam_m', weight.shape, trainable=False,
+                      initializer=tf.zeros_initializer())
+  return tf.group(m.assign(0.9 * m + 0.1 * gradient), weight.assign_sub(0.1 * m))
+
+
+def test_an_optimizer_that_is_a_function_or_averages_are_named(capsys):
+  def makes(batch, is_training):
+    net = Net()
+    weights = tf.trainable_variables()
+    gradients = tf.gradients(tf.reduce_mean(net.losses), weights)
+    net.train_op = [adam(*pair) for pair in zip(weights, gradients)]
+    net.averages = tf.train.ExponentialMovingAverage(0.9).apply(weights[:1])
+    return towers.fed(net.feed(*batch, 0.9, is_training), net.losses)
+
+  assert read(makes)[0] == pytest.approx(read(model)[0], rel=1e-6)
+  [line] = [line for line in capsys.readouterr().err.splitlines() if 'no step moves' in line]
+  assert '/adam_m' in line
+  assert 'momentum trains, and average_weights=0.999 averages' in line
+
+
+def waits(net):
+  with tf.control_dependencies([net.train_op]):
+    return tf.identity(net.losses)
+
+
+@pytest.mark.parametrize('returned, match', [
+    (lambda net, batch: net.losses, r'needs the placeholder tower_0/Placeholder.*, made in .*'
+                                    r'test_placeholders.py, line \d+, which nothing feeds: return '
+                                    r'towers.fed\(\{placeholder: batch\[0\], …\}, losses\)'),
+    (lambda net, batch: waits(net), 'waits for an update by its own AdamOptimizer.*towers.Program'),
+    (lambda net, batch: towers.fed({'x': batch[0]}, net.losses), "the key 'x': give the placehold"),
+    (lambda net, batch: towers.fed({net.x: 'x'}, net.losses), "float32.* gets 'x' from tow"),
+    (lambda net, batch: towers.fed({net.x: batch[1]}, net.losses), 'float32.* gets .*int64'),
+    (lambda net, batch: towers.fed({tf.sparse_placeholder(tf.float32): 1.0}, net.losses),
+     'SparseTensor.* gets 1.0 from towers.fed')])
+def test_what_does_not_fit_is_refused(returned, match):
+  with pytest.raises(UsageError, match=match):
+    build(lambda batch, is_training: returned(Net(), batch), validation=None)
+
+
+def test_a_class_made_outside_is_refused():
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='none of this call of the model'):
+    net = Net()
+    towers.Program(lambda batch, is_training: towers.fed({net.x: batch[0]}, net.losses),
+                   train=TRAIN, batch_size=8, num_towers=2, optimizer=tf.train.AdamOptimizer())
+
+
+def test_a_predict_function_whose_placeholder_is_left_over_is_refused():
+  with build(model).session() as session, pytest.raises(
+      UsageError, match='needs the placeholder .*which nothing feeds'):
+    session.predict((X,), lambda x: Net().logits)

@@ -1,0 +1,120 @@
+"""Calls of models that bring along what another loop needs: placeholders, and an optimizer.
+
+  placeholder   that the result needs, and nothing feeds: refused, see `placeholders`
+  optimizer     makes neither updates nor slots, since the program's own one trains
+  step counter  of such an optimizer: counts the steps of the program; global_step is its own
+  session       that the model makes: runs nothing, as it lacks devices and values
+"""
+
+import contextlib
+import re
+from typing import Any, Callable, Dict, Iterator, List, Type
+
+from towers.base.reason import find_reason
+from towers.base.usage_error import UsageError
+from towers.graph.source import format_op
+from towers.graph.walk import find_dependents, find_needed, list_ops
+from towers.placement.counters import get_global_step
+from towers.tensorflow_v1 import Graph, Operation, Optimizer, replaced, tf
+
+# Collections: of each call that goes on the number of the last op before it; of optimizers that
+# models make their classes' names.
+_BEGUN = 'towers/begun_calls'
+IDLE_OPTIMIZERS = 'towers/idle_optimizers'
+
+
+def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+  """Returns what a model, or a function of a batch, returns.
+
+  Raises:
+    UsageError: it needs a placeholder that nothing feeds, its own optimizer, or a session.
+  """
+  graph = tf.get_default_graph()
+  before = graph.get_operations()
+  graph.add_to_collection(_BEGUN, before[-1]._id if before else -1)
+  try:
+    with _idle_optimizers(graph) as idle, tf.variable_creator_scope(_give_step):
+      returned = function(*args, **named)
+  except tf.errors.OpError as error:
+    raise UsageError(
+        'The model runs a session of its own, which failed: make the class without session.run, as '
+        f'program.session() runs all. TensorFlow says: {find_reason(error)}') from error
+  finally:
+    graph.get_collection_ref(_BEGUN).pop()
+  placeholders = [op for op in graph.get_operations()[len(before):] if op.type == 'Placeholder']
+  if placeholders or idle:
+    _check(placeholders, idle, returned)
+  return returned
+
+
+def is_made_before(op: Operation) -> bool:
+  """Returns whether an op was made before the call of the model that goes on, if one does."""
+  graph = tf.get_default_graph()
+  begun = graph.get_collection(_BEGUN)
+  return bool(begun) and (op.graph is not graph or op._id <= begun[-1])
+
+
+@contextlib.contextmanager
+def _idle_optimizers(graph: Graph) -> Iterator[Dict[Operation, str]]:
+  """Keeps optimizers from updating a graph; yields the ops they return, with their names."""
+  idle: Dict[Operation, str] = {}
+
+  def stand_in_for(method):
+    def act(optimizer, *args, **named):
+      # Another thread may build another program.
+      if tf.get_default_graph() is not graph:
+        return method(optimizer, *args, **named)
+      step = named.get('global_step', args[1] if len(args) > 1 else None)
+      steps = tf.get_collection(tf.GraphKeys.GLOBAL_STEP)
+      if step is not None and not any(step is own for own in steps):
+        tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.assign_add(step, 1))
+      name = type(optimizer).__name__
+      tf.add_to_collection(IDLE_OPTIMIZERS, name)
+      op = tf.no_op('idle_optimizer')
+      idle[op] = name
+      return op
+
+    return act
+
+  with replaced(*((kind, name, stand_in_for(vars(kind)[name])) for kind in _list_kinds(Optimizer)
+                  for name in ('minimize', 'apply_gradients') if name in vars(kind))):
+    yield idle
+
+
+def _give_step(next_creator, **settings):
+  """Gives a model that makes a `global_step` by itself that of the program; a variable creator."""
+  scope = tf.get_default_graph().get_name_scope()
+  is_step = re.fullmatch(r'(tower_\d+/)?global_step', f"{scope}/{settings.get('name')}".lstrip('/'))
+  if (is_step and settings.get('trainable') is False
+      and tf.GraphKeys.GLOBAL_STEP not in (settings.get('collections') or ())):
+    return get_global_step()
+  return next_creator(**settings)
+
+
+def _list_kinds(kind: Type[Any]) -> List[Type[Any]]:
+  """Returns a class and all that are derived from it."""
+  return list(dict.fromkeys([kind, *(
+      inner for derived in kind.__subclasses__() for inner in _list_kinds(derived))]))
+
+
+def _check(placeholders, idle, returned):
+  marked = [*idle, *placeholders]
+  dependents = find_dependents(marked)
+
+  def find(values):
+    needed = find_needed(list_ops(values), within=dependents)
+    return [op for op in marked if op in needed]
+
+  values = [value for value in tf.nest.flatten(returned, expand_composites=True)
+            if tf.is_tensor(value)]
+  for op in find([*values, *tf.get_collection(tf.GraphKeys.UPDATE_OPS)]):
+    if op in idle:
+      raise UsageError(
+          f'What the model returns, or puts into UPDATE_OPS, waits for an update by its own '
+          f'{idle[op]}, which is not used: give the optimizer to towers.Program, and let nothing '
+          'wait for it; average_weights=0.999 averages weights.')
+    raise UsageError(
+        f'What the model returns, or puts into UPDATE_OPS, needs the placeholder {format_op(op)}, '
+        'which nothing feeds: return towers.fed({placeholder: batch[0], …}, losses).')
+  tags = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
+  tags[:] = [tag for tag in tags if not find([tag])]

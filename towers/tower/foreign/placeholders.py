@@ -1,0 +1,73 @@
+"""Placeholders that a model makes: tensors take their places, as values that a run is fed do.
+
+  def model(batch, is_training):
+    net = Net(config)                              # Which calls tf.placeholder.
+    return towers.fed({net.x: batch[0], net.keep_prob: 0.9}, net.losses)
+
+What reads a placeholder, such as layers, branches, loops and gradients taken by the class itself,
+reads the tensor from then on. The placeholder stays in the graph, and nothing needs it.
+"""
+
+from typing import Any, Dict, Mapping
+
+from towers.base.usage_error import UsageError
+from towers.graph.source import find_line
+from towers.tensorflow_v1 import Tensor, tf
+from towers.tower.foreign.calls import is_made_before
+
+
+def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
+  """Returns what a model returns, computed from other values than its placeholders.
+
+  Args:
+    feeds: by placeholder a tensor, or what `Session.run` takes for it. A sparse placeholder is one
+      key.
+    returned: a structure of what a model may return.
+
+  Raises:
+    UsageError: a key that is no tensor of this call of the model, or a value that does not fit it.
+  """
+  instead: Dict[Tensor, Tensor] = {}
+  for key, value in feeds.items():
+    if not tf.is_tensor(key):
+      raise UsageError(f'towers.fed has the key {key!r}: give the placeholder itself, as net.x.')
+    keys, values = ([key], [value]) if isinstance(key, tf.Tensor) else (
+        tf.nest.flatten(part, expand_composites=True) for part in (key, value))
+    line, tensors = find_line(keys[0].op), list(map(_fit, keys, values))
+    if is_made_before(keys[0].op):
+      raise UsageError(f'The placeholder {key!r}{line}, is none of this call of the model: make '
+                       'the class inside of the model, so that each tower has its own.')
+    if len(keys) != len(values) or any(tensor is None for tensor in tensors):
+      raise UsageError(
+          f'The placeholder {key!r}{line}, gets {value!r} from towers.fed: give it such a tensor. '
+          'Where its first size is a number, a tower has its own share of the batch: build the net '
+          'for batch[0].shape[0] rows, which is a number with last_batch=drop or carry, or make '
+          'that size None.')
+    instead.update(zip(keys, tensors))
+  for key, tensor in instead.items():
+    for op in key.consumers():
+      for index, taken in enumerate(op.inputs):
+        if taken is key:
+          op._update_input(index, tensor)
+    for op in list(key.op._control_outputs):
+      others = [source for source in op.control_inputs if source is not key.op]
+      op._remove_all_control_inputs()
+      op._add_control_inputs(others)
+  return tf.nest.map_structure(
+      lambda value: instead.get(value, value) if isinstance(value, tf.Tensor) else value, returned)
+
+
+def _fit(key, value):
+  """Returns a value as a tensor of the placeholder's dtype and shape, None for one of another."""
+  try:
+    tensor = tf.convert_to_tensor(value, None if tf.is_tensor(value) else key.dtype)
+  except (TypeError, ValueError):
+    return None
+  given, wanted = tensor.shape, key.shape
+  # A number of rows is compatible with an unknown one.
+  has_rows = not (given.ndims and wanted.ndims) or wanted.as_list()[0] in (None, given.as_list()[0])
+  if not (has_rows and given.is_compatible_with(wanted)):
+    return None
+  if tensor.dtype != key.dtype:
+    tensor = tf.cast(tensor, key.dtype)
+  return tensor if str(given.merge_with(wanted)) == str(given) else tf.ensure_shape(tensor, wanted)
