@@ -40,13 +40,14 @@ from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale
 from towers.settings.given import ProgramSettings
 from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.foreign.calls import IDLE_OPTIMIZERS
+from towers.tower.foreign.python_switch import ASKED_IN_PYTHON
 from towers.tower.model_call import Model
 from towers.tower.precision import build_precision
 from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
 from towers.update.averages import build_averages
-from towers.update.groups import build_groups, choose_rate
-from towers.validation import build_validation, build_validation_tower
+from towers.update.groups import build_groups, choose_rate, name_optimizer
+from towers.validation import build_measuring_towers, build_validation, build_validation_tower
 from towers.warm_start.warm_start import WarmStart
 
 _COLLECTION = 'towers/program'
@@ -276,8 +277,12 @@ class TrainingGraph:
       return build_validation_tower(
           self.model, feed, index=len(self.towers), store=store, precision=self.precision,
           workers=self.workers, averages=self.averages, accumulate=self.plan.accumulate)
+    towers = self.towers
+    if tf.get_collection(ASKED_IN_PYTHON):
+      towers = build_measuring_towers(
+          self.model, towers, store=store, precision=self.precision, workers=self.workers)
     return build_validation(
-        self.towers, feed=feed, is_validating=is_validating, workers=self.workers)
+        towers, feed=feed, is_validating=is_validating, workers=self.workers)
 
   def build_again(self, accumulate: int) -> 'TrainingGraph':
     """Returns the program in so many micro-batches: this one, or another in its own graph."""

@@ -8,10 +8,12 @@ weights on the same examples, with the same result. These weights are the averag
 """
 
 import functools
+import sys
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from towers.base.output import write_line
 from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
@@ -19,10 +21,12 @@ from towers.graph.writes import check_measuring, find_writes
 from towers.input.feed import Feed, build_batches
 from towers.placement.counters import counted_by, get_global_step, get_micro_batch_in_validation
 from towers.placement.host import HOST
-from towers.placement.variables import VariableStore, check_reads
+from towers.placement.patterns import shorten
+from towers.placement.variables import VariableStore, check_reads, check_shared
 from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
 from towers.staging import run_beside
 from towers.tensorflow_v1 import Operation, Session, Tensor, Variable, tf
+from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.forward_pass import build_forward
 from towers.tower.global_batch import join_batches
@@ -135,6 +139,34 @@ def stack_sums(tower: Tower) -> Tensor:
   """Returns a tower's sums, those of the weights that it has, and its number of examples."""
   return tf.stack([*tower.sums.values(), *tower.weights.values(),
                    tf.cast(tower.num_examples, tf.float32)])
+
+
+def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: VariableStore,
+                           precision: Optional[Precision] = None,
+                           workers: Workers = ALONE) -> List[Tower]:
+  """Builds beside each training tower what its model makes with `is_training` False.
+
+  They compute on the same switched batches and variables, for a model that decides in Python. The
+  arguments are those of `build_validation_tower`.
+
+  Raises:
+    UsageError: a variable of False alone, or one that is read in place of its replica.
+  """
+  call = ModelCall(model, store, towers[0].whole, begin_draws(store.seed), precision=precision)
+  before, measuring = tf.global_variables(), []
+  for index, tower in enumerate(towers):
+    recording, replicas = record_tower(tower.device), store.replicas.get(index, {})
+    measuring.append(build_forward(call, tower.batch, recording, index=len(towers) + index,
+                                   instead=replicas))
+    check_shared(before, tf.global_variables(), tower='With is_training False the model')
+    check_reads([store.made[name] for name in replicas], set(recording.list_ops()),
+                fix='use variables=host, first or balanced')
+  join_sums(measuring, workers=workers)
+  others = [variable.op.name for variable in tf.trainable_variables() if not any(
+      op.name.startswith(measuring[0].scope) for op in variable.handle.consumers())]
+  write_line('validation: the model decides by is_training in Python, and is called again with '
+             f'False; in training alone: {shorten(others)}', sys.stderr)
+  return measuring
 
 
 def build_validation_tower(model: Model, feed: Feed, *, index: int, store: VariableStore,

@@ -267,7 +267,8 @@ class FedTowers:
     """Returns what towers without a share are fed with: a row that takes no part in sums."""
     feed = {}
     if self.totals and not self._has_others:
-      for index, takes_part in enumerate(self.graph.get_collection(TAKES_PART)):
+      # Behind them come those of towers that measure alone.
+      for index, takes_part in zip(range(len(self.towers)), self.graph.get_collection(TAKES_PART)):
         if index not in busy:
           feed.update(self._feed(Share(index, np.array([0]), 0, 1), 1))
         feed[takes_part] = index in busy

@@ -220,8 +220,8 @@ def check_reads(variables: Sequence[Variable], ops: Set[Operation], *, fix: str)
 
 
 @contextlib.contextmanager
-def naming_missing(*, tower: int) -> Iterator[None]:
-  """Makes TensorFlow's error about a variable that tower 0 lacks a UsageError with the fix."""
+def naming_missing(tower: str) -> Iterator[None]:
+  """Makes TensorFlow's error about a variable that tower 0 lacks one that names `tower` and fix."""
   try:
     yield
   except ValueError as error:
@@ -229,7 +229,7 @@ def naming_missing(*, tower: int) -> Iterator[None]:
     if missing is None:
       raise
     raise UsageError(
-        f'Tower {tower} asks for the variable {missing.group(1)}, which tower 0 did not make: give '
+        f'{tower} asks for the variable {missing.group(1)}, which tower 0 did not make: give '
         'it a name that is the same in every tower. tf.train.ExponentialMovingAverage and '
         'zero_debias=True name averages after the stand-in of a variable: keep the '
         'average in a variable of tf.get_variable, moved by assign_moving_average with '
@@ -259,7 +259,7 @@ def naming_constants() -> Iterator[None]:
         "kwargs.get('trainable') is False else tf.stop_gradient(variable)`.") from error
 
 
-def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower: int) -> None:
+def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower: str) -> None:
   """Refuses a tower that made variables of its own, as a Keras layer that is made anew does."""
   # Any tower may make the step, by the first random op that reads it.
   known = set(map(id, [*before, *tf.get_collection(tf.GraphKeys.GLOBAL_STEP)]))
@@ -267,7 +267,7 @@ def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower
   if own:
     shown = format_lines([f'{variable.name} {variable.shape}, made by the op {variable.op.name}'
                           for variable in own])
-    raise UsageError(f'Tower {tower} made {len(own)} variables of its own instead of sharing those '
+    raise UsageError(f'{tower} made {len(own)} variables of its own instead of sharing those '
                      f'of tower 0:\n{shown}\nMake the layer once, outside of the model function, '
                      'and call it inside; or make variables with tf.get_variable or tf.Variable, '
                      'under names that are the same in every tower.')

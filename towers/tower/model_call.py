@@ -13,6 +13,7 @@ from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.tower.all_towers import joining
 from towers.tower.drawing.draws import Draws
 from towers.tower.foreign.calls import call_as_is
+from towers.tower.foreign.python_switch import answering
 from towers.tower.global_batch import GlobalBatch
 from towers.tower.losses import Weighted
 from towers.tower.named_devices import giving_way
@@ -69,12 +70,15 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,
                                                **half))
       contexts.enter_context(tf.variable_creator_scope(creator))
-      contexts.enter_context(variables.naming_missing(tower=index))
+      contexts.enter_context(variables.naming_missing(
+          f'Tower {index}' if self.is_training is not False else
+          f'Tower {index}, where is_training is False,'))
       contexts.enter_context(naming_errors(tensors))
       contexts.enter_context(variables.naming_constants())
       contexts.enter_context(control_flow_v1())
       contexts.enter_context(giving_way(store.devices))
       contexts.enter_context(joining_norms(tensors, scope=scope))
+      contexts.enter_context(answering(self.is_training))
       return call_as_is(self.model, decode_batch(tensors), self.is_training)
 
 

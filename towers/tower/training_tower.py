@@ -33,7 +33,7 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
     variables.adopt_made_before(store, tf.trainable_variables())
     variables.freeze_variables(frozen)
   else:
-    variables.check_shared(before, tf.global_variables(), tower=index)
+    variables.check_shared(before, tf.global_variables(), tower=f'Tower {index}')
   if index in store.replicas:
     variables.check_reads(
         [store.made[name] for name in store.replicas[index]], set(recording.list_ops()),
