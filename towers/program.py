@@ -33,9 +33,10 @@ class Program(TrainingGraph):
       by weights see `towers.Weighted`, for a metric of a whole split, such as AUC, `towers.Whole`.
     train: the examples to learn from.
     validation: the examples to measure on; None for a program that only trains.
-    optimizer: a `tf.train.Optimizer`, or a function that makes one from the learning rate; or a
-      dict of these by pattern of variables, as `{'generator/': adam, 'discriminator/': sgd}`, of
-      which one matches each variable; `towers.Every(5, adam)` acts in every fifth step.
+    optimizer: a `tf.train.Optimizer`, or a function that makes one from the learning rate, or one
+      of `(grads_and_vars, global_step)` that returns the op which updates the variables; or a dict
+      of these by pattern of variables, as `{'generator/': adam, 'discriminator/': sgd}`, of which
+      one matches each variable; `towers.Every(5, adam)` acts in every fifth step.
     learning_rate: for an optimizer that is a function: a float, or a function from the plan of the
       training split to a scalar tensor, which may read `get_examples_seen()` of
       `towers.placement.counters`.

@@ -3,6 +3,7 @@
   optimizer={'generator/': adam, 'discriminator/': sgd}      an optimizer for each pattern
   optimizer={'generator/': Every(5, adam), 'critic/': adam}  one step of five moves the generator
   rate_factors={'encoder/': 0.1}                             the others have 1
+  optimizer=function                                         see `towers.update.function`
 
 Patterns are matched with the beginning of names. A step updates all groups and counts once.
 """
@@ -20,10 +21,11 @@ from towers.input.plan import Plan
 from towers.placement.host import HOST
 from towers.placement.patterns import choose, shorten
 from towers.tensorflow_v1 import Optimizer, Tensor, replaced, tf
+from towers.update.function import FunctionOptimizer, Update, takes_gradients
 
 # A learning rate that never changes is a float.
 Rate = Union[float, Tensor]
-OneOptimizer = Union[Optimizer, Callable[[Rate], Optimizer]]
+OneOptimizer = Union[Optimizer, Callable[[Rate], Optimizer], Update]
 
 
 class Every(NamedTuple):
@@ -149,7 +151,8 @@ def _assign(setting: str, patterns: Mapping[str, Any], names: Sequence[str]) -> 
 
 def _is_function(optimizer: OneOptimizer) -> bool:
   """Whether an optimizer is still to be made from the learning rate."""
-  return callable(optimizer) and not isinstance(optimizer, Optimizer)
+  return (callable(optimizer) and not isinstance(optimizer, Optimizer)
+          and not takes_gradients(optimizer))
 
 
 def choose_rate(optimizer: Optimizers,
@@ -221,7 +224,7 @@ def _make(optimizer, factor, rates, name):
       raise UsageError(f'rate_factors has {factor:g} for {name}, whose optimizer has its own rate: '
                        'give optimizer as a function of the rate, as `lambda rate: '
                        'tf.train.MomentumOptimizer(rate, 0.9)`.')
-    return optimizer
+    return FunctionOptimizer(optimizer) if takes_gradients(optimizer) else optimizer
   if factor not in rates:
     with tf.device(HOST), tf.name_scope('learning_rate'):
       rates[factor] = rates[1.0] * factor

@@ -1,0 +1,90 @@
+"""A function of gradients and variables updates as an optimizer that does the same."""
+
+import pytest
+
+import towers
+from tests.harness import small
+from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
+
+
+def momentum(grads_and_vars, global_step):
+  """Clips, schedules, applies and counts, as functions of public repositories do."""
+  gradients, variables = zip(*grads_and_vars)
+  gradients, _ = tf.clip_by_global_norm(gradients, 0.5)
+  steps = tf.Variable(0.0, trainable=False)  # Read again for each weight, before it is assigned.
+  updates = [steps.assign(steps + 1)]
+  for gradient, variable in zip(gradients, variables):
+    slot = tf.get_variable(variable.op.name + '/slot', variable.shape, trainable=False,
+                           initializer=tf.zeros_initializer())
+    rate = tf.train.exponential_decay(0.3, steps, 2, 0.5)
+    moved = 0.9 * slot + gradient
+    updates += [slot.assign(moved), variable.assign_sub(rate * moved)]
+  count = tf.assign_add(global_step, 1)
+  return tf.group(*updates, count, tf.train.get_global_step().assign(global_step + 1))
+
+
+def applied(grads_and_vars, global_step):
+  return tf.train.MomentumOptimizer(
+      tf.train.exponential_decay(0.3, global_step, 2, 0.5), 0.9).apply_gradients(
+          grads_and_vars, global_step=global_step)
+
+
+def scheduled(rate):
+  del rate
+  return tf.train.MomentumOptimizer(tf.train.exponential_decay(
+      0.3, tf.train.get_or_create_global_step(), 2, 0.5), 0.9)
+
+
+def read(folder, **settings):
+  """Returns losses, step and variables of some steps, with a resume in between."""
+  program = small.program(validation=None, **settings)
+  with program.session() as session:
+    losses = [session.train() for _ in range(3)]
+    session.save(folder)
+    session.train()
+    session.restore(folder)
+    losses += [session.train() for _ in range(2)]
+    variables = small.read_variables(program, session)
+    return losses, (session.step, variables['global_step']), {
+        name: value for name, value in variables.items()
+        if not name.endswith(('slot', 'Momentum')) and 'apply/Variable' not in name}
+
+
+SETTINGS = [dict(num_towers=1), dict(num_towers=3, tower_build='clone'),
+            dict(num_towers=2, variables='replicated'), dict(accumulate=2, input_mode='shard')]
+
+
+@pytest.mark.parametrize('settings', small.nightly_but(SETTINGS[2:3], SETTINGS),
+                         ids=lambda settings: '-'.join(settings))
+@pytest.mark.parametrize('function', [momentum, applied])
+def test_a_function_updates_as_an_optimizer(function, settings, tmp_path):
+  losses, steps, variables = read(str(tmp_path / 'function'), optimizer=function,
+                                  clip_norm=0.5 if function is applied else None, **settings)
+  expected_losses, expected_steps, expected = read(
+      str(tmp_path / 'optimizer'), optimizer=scheduled, learning_rate=1.0, clip_norm=0.5,
+      **settings)
+  assert losses == pytest.approx(expected_losses, rel=1e-6)
+  assert steps == expected_steps == (5, 5)
+  small.assert_same_weights(variables, expected, tolerance=1e-6)
+
+
+def test_groups_may_have_functions():
+  program = small.program(optimizer={
+      'hidden': towers.Every(2, momentum), 'logits': tf.train.GradientDescentOptimizer(0.1)})
+  with program.session() as session:
+    before = small.read_variables(program, session)
+    session.train()
+    after = small.read_variables(program, session)
+  changed = {name for name, value in before.items() if (value != after[name]).any()}
+  assert {name.split('/')[0] for name in changed} == {'logits', 'global_step', 'examples_seen'}
+
+
+@pytest.mark.parametrize('change, match', [
+    (lambda pairs, step: None, r'returned \[None\]: return the op that updates'),
+    (lambda pairs, step: pairs[0][1].assign_sub(
+        tf.cast(tf.assign_add(step, 1), tf.float32) * pairs[0][0]),
+     'reads global_step by .*made in .*test_function.py.*compute with global_step . 1')])
+def test_what_a_function_may_not_do(change, match):
+  with pytest.raises(UsageError, match=match):
+    small.program(optimizer=change)
