@@ -1,5 +1,6 @@
 """The first line goes wrong: each mistake says what was given, what is taken and what to write."""
 
+import collections
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from towers.tensorflow_v1 import load_keras, tf
 FEATURES = np.random.RandomState(0).uniform(size=[12, 4]).astype(np.float32)
 LABELS = np.zeros(12, np.int32)
 EXAMPLES = towers.from_arrays(FEATURES, LABELS)
+
+Spec = collections.namedtuple('Spec', 'mode loss eval_metric_ops')  # As of tf.estimator.
 
 
 def model(batch, is_training):
@@ -88,7 +91,7 @@ def build(model=model, **settings):
     (lambda: dict(model=lambda *given: model(*given) * tf.get_variable('global_step', [])),
      'made a variable of the name global_step by itself: write tf.train.get_or_create_global_step'),
     (lambda: dict(validation=EXAMPLES, model=lambda batch, is_training: (
-        model(batch, is_training) if is_training else None)), 'write tf.cond(is_training, '),
+        model(batch, is_training) if batch[1][0] else None)), 'write tf.cond(value, '),
     (lambda: dict(optimizer=tf.train.AdamOptimizer), 'learning_rate is not given'),
     (lambda: dict(learning_rate=0.1), 'has no effect on an optimizer that has its own rate'),
     (lambda: dict(input_mode='all'), 'split, next, shard'),
@@ -97,6 +100,10 @@ def build(model=model, **settings):
     (lambda: dict(clip_norm='0.5'), "clip_norm='0.5': it must be a finite number, such as 0.1, and "
      'not a text: write clip_norm=0.5.'),
     (lambda: dict(batch_size='four'), "batch_size='four': it must be a whole number."),
+    (lambda: dict(model=lambda *given: Spec('train', model(*given), {})),
+     'a tuple of 3 for its loss: return losses, of an EstimatorSpec its .loss, or towers.Weighted'),
+    (lambda: dict(model=lambda *given: (model(*given), {'mean': tf.metrics.mean(given[0][1])})),
+     'over all towers and steps, so no totals with updates, as those of tf.metrics'),
     (lambda: dict(model=lambda *given: (model(*given), [given[0][1], given[0][1]])),
      'The model returned its metrics as a list of 2, and each needs a name: return a dict of them, '
      "as losses, {'hits': hits}."),

@@ -141,8 +141,13 @@ def naming_errors(batch: Any) -> Iterator[None]:
 # What a model does wrong, by what TensorFlow says of it; the first that matches is told.
 _MISTAKES = {
     'as a Python `bool`':
-    'The model decides in Python by a tensor, as `if is_training:` does, which is one where towers '
-    'validate as well: write tf.cond(is_training, …, …), or give a layer training=is_training.',
+    'The model decides in Python by a tensor{at}, whose value only a run knows: write '
+    'tf.cond(value, lambda: …, lambda: …), or tf.where.',
+
+    r"(int\(\) argument|operand).*'NoneType'|None values not|(Contents|elements).*None|\(None\)":
+    'The model computes with None, as of an open size of its batch, of the shapes {shapes}: of the '
+    'rows it is a number with last_batch=drop or carry; or write tf.shape(x)[0]. TensorFlow says'
+    '{at}: {error}',
 
     "does not match type|has DataType|that don't all match|Tensor conversion requested dtype":
     'The model does not take the dtypes of its batch, which are {dtypes}: cast arrays before, as '

@@ -12,7 +12,7 @@ costs little more than a run.
 import contextlib
 import functools
 import os
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws, tie_draws
 from towers.tower.forward_pass import build_forward
 from towers.tower.global_batch import join_batches
+from towers.tower.losses import ScalarLoss
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import build_precision
 from towers.tower.recording import record_tower
@@ -72,8 +73,10 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
     step = find_best(folder, best_metric)
     path = path_of(folder, step if best else max(list_steps(folder)))
   with open_rows(examples, batch_size) as rows:
-    measured = Forward(model, rows.template, devices=build_devices(num_towers, device),
-                       is_model=True, precision=precision)
+    devices = build_devices(num_towers, device)
+    measured = _open_for_any(functools.partial(
+        Forward, model, rows.template, devices=devices, is_model=True, precision=precision),
+                             [-(-batch_size // len(devices.names))])
     with contextlib.closing(measured):
       measured.restore(path)
       return measured.measure(rows)
@@ -87,7 +90,8 @@ class Forward:
   """
 
   def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
-               is_model: bool, variables: str = 'host', precision: str = 'float32'):
+               is_model: bool, variables: str = 'host', precision: str = 'float32',
+               num_rows: Optional[int] = None):
     """Builds it, with variables of any values.
 
     Args:
@@ -98,10 +102,11 @@ class Forward:
       is_model: which of the two it is.
       variables: where they live.
       precision: the precision that towers compute in.
+      num_rows: of each tower in each run, for a net that needs a number; None for any.
     """
     placement = 'first' if variables == 'replicated' else variables
     names = devices.names
-    self._is_model = is_model
+    self._is_model, self._num_rows = is_model, num_rows
     with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement)
       half = build_precision(precision, devices=names, loss_scale=1.0)
@@ -109,9 +114,10 @@ class Forward:
       for device in names:
         with tf.device(device):
           tensors = tf.nest.map_structure(lambda part: tf.placeholder(
-              part.dtype, [None, *describe_part(part)[1]]), template)
+              part.dtype, [num_rows, *describe_part(part)[1]]), template)
         with tf.device(HOST):
-          self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True))
+          self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True,
+                                     is_padded=num_rows is not None))
       draws = begin_draws(store.seed)
       whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)
@@ -163,8 +169,9 @@ class Forward:
     for of_towers, counts in self._run(rows):
       for outputs, count in zip(of_towers, counts):
         for name, values in outputs.items():
-          if len(values) != max(count, 1):
-            raise UsageError(f'The output {name!r} has {len(values)} rows for {max(count, 1)} '
+          num_rows = self._num_rows or max(count, 1)
+          if len(values) != num_rows:
+            raise UsageError(f'The output {name!r} has {len(values)} rows for {num_rows} '
                              'examples: return one row for each example. The function takes the '
                              'parts of an example as its arguments, as (images, labels).')
           parts.setdefault(name, []).append(values[:count])
@@ -181,18 +188,27 @@ class Forward:
     The first towers have the rows; of few rows, the outputs of the others are not fetched.
     """
     num_towers = len(self._batches)
-    for arrays in rows.batches:
+    for arrays in self._cut(rows.batches):
       counts = [dealt(len(arrays[0]), tower, num_towers) for tower in range(num_towers)]
       fetches, needed = self._choose(max(1, num_towers - counts.count(0)))
       feed_dict: Dict[Any, Any] = {}
       first = 0
       for batch, count in zip(self._batches, counts):
         # A tower without a row gets one all the same, which does not count.
-        taken = slice(first, first + count) if count else slice(1)
+        taken: Any = slice(first, first + count) if count else slice(0, 1)
+        if self._num_rows:  # Filled up with its last row.
+          taken = taken.start + np.minimum(np.arange(self._num_rows), max(count, 1) - 1)
         values = [*(array[taken] for array in arrays), count]
         feed_dict.update(pair for pair in zip(batch.flatten(), values) if pair[0].op in needed)
         first += count
       yield self._session.run(fetches, feed_dict), counts
+
+  def _cut(self, batches):
+    """Yields batches, or the parts of them that towers of so many rows can take."""
+    for arrays in batches:
+      most = (self._num_rows or len(arrays[0]) or 1) * len(self._batches)
+      for first in range(0, max(len(arrays[0]), 1), most):
+        yield [array[first:first + most] for array in arrays]
 
   def _choose_fetches(self, num_filled: int) -> Tuple[Any, Set[Operation]]:
     """Returns what to fetch where so many of the first towers have rows, and the ops it needs."""
@@ -224,9 +240,11 @@ class ForwardCache:
       if kept is None:
         if len(self._kept) == _MOST_KEPT:
           self._kept.pop(0).forward.close()
-        kept = _Kept(key, Forward(
-            compute, rows.template, devices=program.devices, is_model=is_model,
-            variables=program.given.variables, precision=program.given.precision))
+        kept = _Kept(key, _open_for_any(
+            functools.partial(
+                Forward, compute, rows.template, devices=program.devices, is_model=is_model,
+                variables=program.given.variables, precision=program.given.precision),
+            [tower.batch.num_rows for tower in program.towers]))
       else:
         self._kept.remove(kept)
       self._kept.append(kept)
@@ -253,6 +271,24 @@ class ForwardCache:
     """Closes all sessions."""
     while self._kept:
       self._kept.pop().forward.close()
+
+
+def _open_for_any(build: Callable[..., Forward], sizes: Sequence[Any]) -> Forward:
+  """Returns a `Forward` for any number of rows; of a net that needs a number, for the largest."""
+  try:
+    return build()
+  except Exception:  # The model and the function may raise anything.
+    if None in sizes:
+      raise
+    try:
+      return build(num_rows=max(sizes))
+    except ScalarLoss:
+      raise UsageError(f'The model takes batches of {max(sizes)} rows alone, and its loss is a '
+                       'scalar, the mean over a batch: to measure batches that rows fill up, '
+                       'return one loss per example, [batch].') from None
+    except Exception:
+      pass
+    raise
 
 
 @contextlib.contextmanager

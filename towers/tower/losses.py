@@ -24,7 +24,8 @@ from towers.whole import Whole
 
 _FIX_LOSS = 'return one value per example, [batch], or the mean over the batch, a scalar'
 _FIX_OF_SEVERAL = 'return one value per example, [batch]'
-_FIX_METRIC = _FIX_OF_SEVERAL + '; they are averaged over all towers and steps'
+_FIX_METRIC = (_FIX_OF_SEVERAL + '; they are averaged over all towers and steps, so no totals with '
+               'updates, as those of tf.metrics')
 _FIX_WEIGHTED = ('return a value and a weight for each example, [batch], or for each token, '
                  '[batch, time]')
 _FIX_WHOLE = 'give towers.Whole tensors with a row for each example, [batch, ...]'
@@ -99,9 +100,9 @@ def _name_losses(loss) -> Dict[str, Any]:
   if not losses or not all(isinstance(value, Weighted) or tf.is_tensor(value)
                            for value in losses.values()):
     what = f'a tuple of {len(loss)}' if isinstance(loss, tuple) else f'a {type(loss).__name__}'
-    raise UsageError(f'The model returned {what} for its loss: return losses, or '
-                     'towers.Weighted(losses, weights), or a list or dict of these for several '
-                     "losses, or any of them and a dict of metrics, as losses, {'hits': hits}.")
+    raise UsageError(f'The model returned {what} for its loss: return losses, of an EstimatorSpec '
+                     'its .loss, or towers.Weighted(losses, weights), or a list or dict of these '
+                     "for several losses, or any of them and metrics, as losses, {'hits': hits}.")
   return losses
 
 
