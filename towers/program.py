@@ -8,7 +8,7 @@ from towers.input.plan import Plan
 from towers.placement.workers import Workers
 from towers.session.session import Session
 from towers.settings.arguments import check_examples, check_model, check_optimizer, with_known_names
-from towers.settings.given import ProgramSettings
+from towers.settings.program_settings import ProgramSettings
 from towers.tower.model_call import Model
 from towers.training_graph import TrainingGraph
 from towers.update.groups import Optimizers, Rate

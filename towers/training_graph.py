@@ -37,7 +37,7 @@ from towers.placement.workers import Workers
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
 from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
-from towers.settings.given import ProgramSettings
+from towers.settings.program_settings import ProgramSettings
 from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.foreign.calls import IDLE_OPTIMIZERS
 from towers.tower.foreign.python_switch import ASKED_IN_PYTHON

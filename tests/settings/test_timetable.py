@@ -21,7 +21,7 @@ def test_intervals_are_steps_or_epochs(text, expected):
 @pytest.mark.parametrize('settings, steps', [
     ({}, 315), (dict(epochs=0.5), 32), (dict(epochs=0.001), 1), (dict(steps=7), 7)])
 def test_a_run_has_the_steps_of_its_epochs_unless_they_are_given(settings, steps):
-  assert Config(**settings).count_steps(OF_63_STEPS) == steps
+  assert Config(**settings).run.count_steps(OF_63_STEPS) == steps
 
 
 def test_a_timetable_counts_in_steps():

@@ -1,7 +1,7 @@
-"""Checks: what settings of a run exclude each other.
+"""Checks: what settings exclude each other.
 
-`Config` calls them with itself when it is made. None imports TensorFlow; what depends on the
-devices that it finds is refused where these are chosen.
+`RunSettings` and `Config` call them with themselves when they are made. None imports TensorFlow;
+what depends on the devices that it finds is refused where these are chosen.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from towers.base.usage_error import UsageError
 from towers.data import LoadSettings
 from towers.settings import timetable
 from towers.settings.setting import is_function
-from towers.settings.table import SETTINGS
+from towers.settings.table import SETTINGS, arguments_of
 
 # What does nothing without another setting.
 _NEEDS = (('tower_megabytes', 'find_batch'), ('init_map', 'init_from'), ('reinit', 'init_from'))
@@ -19,24 +19,31 @@ _OF_DATA = tuple(name for name in LoadSettings._fields if name != 'seed')
 _OF_MODEL = ('label_smoothing', 'drop_path', 'data_format')
 
 
+def check_run(settings: Any) -> None:
+  """Checks each setting of a run, and all together; a UsageError names what to change."""
+  for name, setting in arguments_of('run').items():
+    setting.check(getattr(settings, name))
+  _check_intervals(settings)
+  _refuse(settings.on_nan == 'rollback' and settings.checkpoint_dir is None,
+          'on_nan=rollback needs a checkpoint_dir to go back to.')
+
+
 def check_config(config: Any) -> None:
-  """Checks each setting of a `Config`, and all together; a UsageError names what to change."""
+  """Checks each setting of a command line, and all together, as `check_run` does."""
   for name, setting in SETTINGS.items():
     setting.check(getattr(config, name))
+  check_run(config)
   # NumPy, which draws synthetic data, takes no other seed.
   _refuse(config.seed < 0, f'seed={config.seed}: it must be at least 0.')
   for name, other in _NEEDS:
     _refuse(getattr(config, name) is not None and not getattr(config, other),
             f'{name}={getattr(config, name)} has no effect without {other}.')
   _check_learning_rate(config)
-  _check_intervals(config)
   _check_job(config)
   _check_own_functions(config)
   _refuse(config.loss_scale is not None and config.precision != 'mixed',
           f'loss_scale={config.loss_scale} has no effect with precision={config.precision}: use '
           'precision=mixed.')
-  _refuse(config.on_nan == 'rollback' and config.checkpoint_dir is None,
-          'on_nan=rollback needs a checkpoint_dir to go back to.')
   _refuse(config.early_stopping is not None and config.validation == 'none',
           f'early_stopping={config.early_stopping} needs validation, which is none: use '
           'validation=switch.')
@@ -65,16 +72,16 @@ def _check_learning_rate(config: Any) -> None:
           f'decay_epochs={text}: they must be above 0 and rise.')
 
 
-def _check_intervals(config: Any) -> None:
-  _refuse(config.steps is not None and config.epochs is not None,
-          f'steps={config.steps} and epochs={config.epochs} both set the length of the run: give '
-          'one of them.')
+def _check_intervals(settings: Any) -> None:
+  _refuse(settings.steps is not None and settings.epochs is not None,
+          f'steps={settings.steps} and epochs={settings.epochs} both set the length of the run: '
+          'give one of them.')
   for name in ('validate_every', 'checkpoint_every', 'summary_every'):
-    _, unit = timetable.parse_interval(name, getattr(config, name))
+    _, unit = timetable.parse_interval(name, getattr(settings, name))
     _refuse(name != 'checkpoint_every' and unit == 'seconds',
-            f'{name}={getattr(config, name)}: count it in steps or epochs, so that runs repeat.')
-  if config.trace_steps is not None:
-    timetable.parse_trace_steps(config.trace_steps)
+            f'{name}={getattr(settings, name)}: count it in steps or epochs, so that runs repeat.')
+  if settings.trace_steps is not None:
+    timetable.parse_trace_steps(settings.trace_steps)
 
 
 def _check_job(config: Any) -> None:

@@ -97,13 +97,13 @@ def parse_trace_steps(text: str) -> Tuple[int, int]:
   return first, last
 
 
-def build_timetable(config: Any, plan: Plan) -> Timetable:
-  """Returns the timetable of the run of a `Config` over the training split."""
+def build_timetable(settings: Any, plan: Plan) -> Timetable:
+  """Returns the timetable of a run's settings over the training split."""
   timetable = Timetable(
-      config.count_steps(plan), on_nan=config.on_nan,
-      validate_every=build_interval('validate_every', config.validate_every, plan),
-      save_every=build_interval('checkpoint_every', config.checkpoint_every, plan))
-  count, unit = parse_interval('checkpoint_every', config.checkpoint_every)
+      settings.count_steps(plan), on_nan=settings.on_nan,
+      validate_every=build_interval('validate_every', settings.validate_every, plan),
+      save_every=build_interval('checkpoint_every', settings.checkpoint_every, plan))
+  count, unit = parse_interval('checkpoint_every', settings.checkpoint_every)
   if unit != 'seconds':
     return timetable
   return timetable._replace(save_every=Interval(timetable.total_steps), save_seconds=count)

@@ -1,0 +1,56 @@
+"""What a run is set to: one frozen object, made from the table."""
+
+import dataclasses
+from typing import Any, Dict, Mapping
+
+from towers.base.usage_error import UsageError
+from towers.input.plan import Plan
+from towers.placement.cluster import Cluster
+from towers.settings.checks import check_run
+from towers.settings.table import arguments_of
+
+_DEFAULT_EPOCHS = 5.0
+_Values: Any = dataclasses.make_dataclass('_Values', [
+    (name, Any, setting.default) for name, setting in arguments_of('run').items()], frozen=True,
+    namespace=dict(__post_init__=check_run))
+
+
+class RunSettings(_Values):
+  """The arguments of `towers.train` that are settings, by name; see there for what they are.
+
+  A value that is invalid, or contradicts another, is a UsageError.
+  """
+
+  @classmethod
+  def of(cls, given: Mapping[str, Any]) -> 'RunSettings':
+    """Returns the settings among what is given by name."""
+    return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
+
+  def for_worker(self, cluster: Cluster) -> 'RunSettings':
+    """Returns those of one process of a cluster: only the chief writes and reports."""
+    if cluster.is_elastic and not cluster.is_evaluator and not self.checkpoint_dir:
+      raise UsageError('min_workers starts all again as fewer or more workers, which without '
+                       'checkpoints begin with the first step: give the command a checkpoint_dir.')
+    if cluster.is_chief:
+      return self
+    outputs: Dict[str, Any] = dict.fromkeys(
+        name for name, setting in arguments_of('run').items() if setting.whose == 'chief')
+    if cluster.is_evaluator:
+      outputs.update(summary_dir=self.summary_dir)
+    return dataclasses.replace(self, quiet=True, **outputs)
+
+  def session_settings(self) -> Dict[str, Any]:
+    """Returns the arguments of `towers.Program.session` among them."""
+    return dict(graph_rewriter=self.graph_rewriter, inter_threads=self.inter_threads,
+                intra_threads=self.intra_threads)
+
+  def count_steps(self, plan: Plan) -> int:
+    """Returns the weight updates of the whole run, at least 1."""
+    if self.steps is not None:
+      return self.steps
+    return plan.steps_in(_DEFAULT_EPOCHS if self.epochs is None else self.epochs)
+
+  @property
+  def keeps_curves(self) -> bool:
+    """Whether the run samples its metrics, for summaries or the report."""
+    return self.summary_dir is not None or self.report is not None
