@@ -89,7 +89,7 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     return 0
   cluster = read_cluster(os.environ)
   config = config.for_worker(cluster)
-  with claim(config, cluster):
+  with claim(config.run, cluster, export_dir=config.export_dir):
     if config.autotune:
       config = load_annex('--autotune')(config, cluster=cluster, command=command)
     set_xla(config.xla, os.environ)

@@ -74,9 +74,9 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   if cluster.trains_together and data_set.bad_records is not None:
     # A step that fails while workers wait for each other crashes TensorFlow 1.14 now and then.
     data_set.bad_records.on_failure = lambda message: end_process(message, 2)
-  run = Run(config, settings, startup, signals, bad_records=data_set.bad_records)
+  run = Run(config.run, settings, startup, signals, bad_records=data_set.bad_records)
   run.train(
-      build, devices=devices, num_towers=len(devices.names) - config.validation_tower,
+      build, config, devices=devices, num_towers=len(devices.names) - config.validation_tower,
       splits=(data_set.train, data_set.validation),
       described=dict(data=config.data, source=source, model=config.model,
                      update=f'{config.optimizer}, {config.schedule} schedule, '

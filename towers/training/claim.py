@@ -1,28 +1,30 @@
 """Claim: what a run must have to itself before anything expensive begins."""
 
-from typing import ContextManager
+from typing import ContextManager, Optional
 
 from towers.checkpoint.lock import lock_folder
 from towers.placement.cluster import Cluster, listen
-from towers.settings.config import Config
 from towers.settings.outputs import check_outputs
+from towers.settings.run_settings import RunSettings
 
 
-def claim(config: Config, cluster: Cluster, *, listens: bool = True) -> ContextManager[None]:
+def claim(settings: RunSettings, cluster: Cluster, *, listens: bool = True,
+          export_dir: Optional[str] = None) -> ContextManager[None]:
   """Makes sure that outputs can be written; returns a context that has the folder of checkpoints.
 
   Args:
-    config: of this worker.
+    settings: of this worker.
     cluster: the workers.
     listens: whether this worker's port must be free.
+    export_dir: the folder that the run exports to, if it does.
 
   Raises:
     UsageError: an output cannot be written, the port is in use, or another run has the folder.
   """
-  folder = config.checkpoint_dir if cluster.is_chief else None
-  check_outputs(result_file=config.result_file, report=config.report,
-                trace_file=config.trace_file if config.trace_steps else None,
-                summary_dir=config.summary_dir, export_dir=config.export_dir, checkpoint_dir=folder)
+  folder = settings.checkpoint_dir if cluster.is_chief else None
+  check_outputs(result_file=settings.result_file, report=settings.report,
+                trace_file=settings.trace_file if settings.trace_steps else None,
+                summary_dir=settings.summary_dir, export_dir=export_dir, checkpoint_dir=folder)
   if listens and cluster.trains_together:
     listen(cluster, on_all=True).close()
   return lock_folder(folder)

@@ -28,7 +28,7 @@ from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.session.session import Session
 from towers.session.validation_pass import ValidationPass
-from towers.settings.config import Config
+from towers.settings.run_settings import RunSettings
 from towers.settings.table import common_to_workers
 from towers.settings.timetable import Timetable, build_timetable
 from towers.tensorflow_v1 import tf
@@ -67,21 +67,22 @@ class Run:
   _called: Callbacks
   _worker: Optional[Worker]
   _description: str
+  _is_auto: bool
 
-  def __init__(self, config: Config, settings: Mapping[str, Any], startup: Startup,
+  def __init__(self, settings: RunSettings, told: Mapping[str, Any], startup: Startup,
                signals: Signals, *, bad_records: Optional[BadRecords] = None,
                callbacks: Sequence[Callback] = ()):
     """Prepares.
 
     Args:
-      config: of this worker; its folder is locked.
-      settings: of program and run, by name, for summaries and the report.
+      settings: of this worker; its folder is locked.
+      told: settings of program and run by name, for other workers, summaries and the report.
       startup: entered; finished with the first step.
       signals: entered.
       bad_records: met in the data; None where there can be none.
       callbacks: of the user.
     """
-    self._config, self._settings = config, settings
+    self._settings, self._told = settings, told
     self._startup, self._signals = startup, signals
     self._bad_records, self._callbacks = bad_records, callbacks
     self.result: Dict[str, Any] = {}
@@ -144,38 +145,39 @@ class Run:
     """Returns the means of training since the last validation, or those before it."""
     return self.session.training_metrics.since(self._mark) or self._trained
 
-  def train(self, build: Callable[[int], TrainingGraph], *, devices: Devices, num_towers: int,
-            splits: Sequence[Optional[Examples]],
+  def train(self, build: Callable[[int], TrainingGraph], given: Any, *, devices: Devices,
+            num_towers: int, splits: Sequence[Optional[Examples]],
             described: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
     """Trains as the worker that this process is, or follows as the evaluator; see `towers.train`.
 
     Args:
       build: returns the program in a number of micro-batches.
+      given: has the settings of the program.
       devices: of this worker's towers.
       num_towers: that train, of these.
       splits: the data: training, validation.
       described: what `describe_run` is to say besides.
     """
     cluster = read_cluster(os.environ)
-    config, settings = self._config, self._settings
-    accumulate, is_auto = settings['accumulate'], settings['accumulate'] == AUTO
+    settings, accumulate = self._settings, given.accumulate
+    self._is_auto = accumulate == AUTO
     with contextlib.ExitStack() as closing:
       self._worker = closing.enter_context(join_workers(
-          cluster, dict(common_to_workers(settings), towers=len(devices.names),
-                        variables=choose_placement(settings['variables'], devices.names).kind,
+          cluster, dict(common_to_workers(self._told), towers=len(devices.names),
+                        variables=choose_placement(given.variables, devices.names).kind,
                         training_data=splits[0], validation_data=splits[1]),
-          session_settings=dict(config.session_settings(), devices=devices,
-                                collective=settings['collective'], precision=settings['precision']),
-          startup=self._startup, start_seconds=config.start_seconds,
-          worker_seconds=config.worker_seconds))
-      if is_auto:
+          session_settings=dict(settings.session_settings(), devices=devices,
+                                collective=given.collective, precision=given.precision),
+          startup=self._startup, start_seconds=settings.start_seconds,
+          worker_seconds=settings.worker_seconds))
+      if self._is_auto:
         accumulate = recall_accumulate(
-            config.checkpoint_dir, batch_size=settings['batch_size'], num_towers=num_towers,
+            settings.checkpoint_dir, batch_size=given.batch_size, num_towers=num_towers,
             worker=self._worker)
       self._is_chief = self._worker is None or cluster.is_chief
       program = build(accumulate)
       if cluster.is_evaluator:
-        load_annex('an evaluator')(program, config, startup=self._startup)
+        load_annex('an evaluator')(program, settings, startup=self._startup)
         return {}
       self._describe(program, cluster, described or {})
       for callback in self._callbacks:
@@ -185,13 +187,13 @@ class Run:
         try:
           self._train_in_session(program, snapshot, reached)
         except OutOfMemory as shortage:
-          if not is_auto:
+          if not self._is_auto:
             raise
-          program = take_in_more(shortage, program, rebuild=build, folder=config.checkpoint_dir,
+          program = take_in_more(shortage, program, rebuild=build, folder=settings.checkpoint_dir,
                                  worker=self._worker)
           snapshot, reached = shortage.snapshot, shortage.step
-    if config.result_file:
-      write_result(config.result_file, self.result)
+    if settings.result_file:
+      write_result(settings.result_file, self.result)
     if cluster.is_chief:  # The other workers have printed what is theirs.
       write_line(format_result(self.result, time.monotonic() - self._startup.started))
     return self.result
@@ -200,11 +202,11 @@ class Run:
     """Says what is trained, where, and whether it is kept."""
     with program.graph.as_default():
       self._description = describe_run(
-          program, best=parse_best_metric(self._config.best_metric).describe(), **described)
+          program, best=parse_best_metric(self._settings.best_metric).describe(), **described)
     write_line(self._description if cluster.is_chief else
                f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; '
                f'{cluster.describe(0)} prints the rest')
-    if cluster.is_chief and not self._config.checkpoint_dir:
+    if cluster.is_chief and not self._settings.checkpoint_dir:
       write_line('no checkpoint_dir: the weights are gone when the run ends')
 
   def _train_in_session(self, program: TrainingGraph, snapshot: Optional[Snapshot],
@@ -216,18 +218,18 @@ class Run:
       snapshot: where the run stood between two steps of a former graph, to go on from instead.
       reached: the steps that were done there; what comes before is taken again.
     """
-    config, worker, self.program = self._config, self._worker, program
-    history = History(metric=config.best_metric, patience=config.early_stopping)
+    settings, worker, self.program = self._settings, self._worker, program
+    history = History(metric=settings.best_metric, patience=settings.early_stopping)
     if program.validation is not None:
       history.check_metric(program.validation.all_names)
-    if config.keeps_curves:
+    if settings.keeps_curves:
       program.build_gradient_norm()
-    self.session = session = Session(program, stall_seconds=config.stall_seconds,
-                                     **config.session_settings())
+    self.session = session = Session(program, stall_seconds=settings.stall_seconds,
+                                     **settings.session_settings())
     with session.opened(self._startup, worker), session.as_default():
       checkpoints = session.checkpoints_in(
-          config.checkpoint_dir, keep=config.keep_checkpoints,
-          stop_on_full_disk=config.on_full_disk == 'stop', new_data=config.new_data)
+          settings.checkpoint_dir, keep=settings.keep_checkpoints,
+          stop_on_full_disk=settings.on_full_disk == 'stop', new_data=settings.new_data)
       timetable = self._resume(checkpoints, history, snapshot)
       try:
         with session.explained(), contextlib.ExitStack() as closing:
@@ -236,11 +238,11 @@ class Run:
           self._loop = Loop(
               self, timetable=timetable, checkpoints=checkpoints, history=history,
               progress=progress, signals=self._signals,
-              end_at=config.max_seconds and self._startup.started + config.max_seconds)
+              end_at=settings.max_seconds and self._startup.started + settings.max_seconds)
           if session.step < reached:
             self.report_rewind()
           kept, self.writer = build_callbacks(
-              config, self._settings, self._description, session=session, progress=progress,
+              settings, self._told, self._description, session=session, progress=progress,
               warn=self.warn, startup=self._startup, history=history)
           for callback in kept:
             self._add(callback, closing)
@@ -255,11 +257,11 @@ class Run:
           if worker is not None:
             worker.peers.stop()
       except OutOfMemory as shortage:
-        if self._settings['accumulate'] == AUTO and worker is None:
+        if self._is_auto and worker is None:
           # Saved too, since a signal while the graph is built again leaves no time for it.
           shortage.snapshot = self._loop.suspend(shortage)
         raise
-      advice = advise(progress.input_wait or 0.0, self._settings, program)
+      advice = advise(progress.input_wait or 0.0, program, data=self._told.get('data', ''))
       if advice:
         write_line(advice)
 
@@ -273,7 +275,7 @@ class Run:
     else:
       path = session.resume(checkpoints, history)
     session.scale_learning_rate(history.rate_factor)
-    timetable = build_timetable(self._config, session.plan)
+    timetable = build_timetable(self._settings, session.plan)
     if path is not None:
       write_line(f'resumed from {path}: {session.step} of {timetable.total_steps} steps are done')
     # The chief's clock counts.
@@ -292,7 +294,7 @@ class Run:
     startup.limit(None)
     self._progress = progress = Progress(
         session, total_steps=timetable.total_steps, on_first_step=startup.finish,
-        is_quiet=self._config.quiet, is_chief=self._is_chief)
+        is_quiet=self._settings.quiet, is_chief=self._is_chief)
     closing.enter_context(watch_records(self._bad_records, progress))
     self._add(progress, closing)
     return progress

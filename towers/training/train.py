@@ -1,6 +1,7 @@
 """Train: a whole training of a program, as `main.py` does it."""
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ from towers.placement.cluster import read_cluster
 from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.settings.arguments import with_known_names
-from towers.settings.config import Config
+from towers.settings.run_settings import RunSettings
 from towers.training.callbacks import AnyCallback, read_callbacks
 from towers.training.claim import claim
 from towers.training.run import Run
@@ -69,39 +70,32 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     RunError: the run cannot go on.
     Interrupted: a signal ended it, after it had saved.
   """
-  own = dict(
-      epochs=epochs, steps=steps, validate_every=validate_every, checkpoint_dir=checkpoint_dir,
-      checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints, new_data=new_data,
-      best_metric=best_metric, early_stopping=early_stopping, on_full_disk=on_full_disk,
-      on_nan=on_nan, max_seconds=max_seconds, stall_seconds=stall_seconds, quiet=quiet,
-      summary_dir=summary_dir, report=report, summary_every=summary_every, trace_steps=trace_steps,
-      trace_file=trace_file, result_file=result_file, graph_rewriter=graph_rewriter,
-      inter_threads=inter_threads, intra_threads=intra_threads, start_seconds=start_seconds,
-      worker_seconds=worker_seconds)
-  with _prepared(program, own, callbacks) as run:
-    return run.train(program.build_again, devices=program.devices,
+  settings = RunSettings.of(locals())
+  with _prepared(program, settings, callbacks) as run:
+    return run.train(program.build_again, program.given, devices=program.devices,
                      num_towers=program.plan.num_towers,
                      splits=(program.train_examples, program.validation_examples))
 
 
 @contextlib.contextmanager
-def _prepared(program, own, callbacks) -> Iterator[Run]:
-  """Yields the run of a program with `own` settings, which has all that it needs to itself."""
+def _prepared(program, settings, callbacks) -> Iterator[Run]:
+  """Yields the run of a program, which has all that it needs to itself."""
   if not isinstance(program, TrainingGraph):
     raise UsageError(f'towers.train takes a program, and got {program!r}: write '
                      'towers.train(towers.Program(model, train=…, batch_size=…, optimizer=…)).')
-  if own['on_nan'] == 'rollback':
+  if settings.on_nan == 'rollback':
     raise UsageError('on_nan=rollback lowers the learning rate, which only a program of '
                      'main.py lets it: use on_nan=skip or stop.')
-  if own['early_stopping'] is not None and program.validation is None:
-    raise UsageError(f"early_stopping={own['early_stopping']} needs validation: give "
+  if settings.early_stopping is not None and program.validation is None:
+    raise UsageError(f'early_stopping={settings.early_stopping} needs validation: give '
                      'towers.Program the argument validation.')
   if program.sessions:
     write_line('towers.train trains weights of its own: those of the open session stay, at step '
                f'{program.sessions[-1].step}. To train these, write session.train(), or '
                'session.save(folder) and towers.train(program, checkpoint_dir=folder).', sys.stderr)
   callbacks, cluster = read_callbacks(callbacks), read_cluster(os.environ)
-  config = Config(**own).for_worker(cluster)
-  with claim(config, cluster, listens=find_started(cluster) is None), Signals() as signals, \
+  own = settings.for_worker(cluster)
+  with claim(own, cluster, listens=find_started(cluster) is None), Signals() as signals, \
       Startup(time.monotonic()) as startup, program.graph.as_default():
-    yield Run(config, {**program.settings, **own}, startup, signals, callbacks=callbacks)
+    yield Run(own, {**program.settings, **dataclasses.asdict(settings)}, startup, signals,
+              callbacks=callbacks)

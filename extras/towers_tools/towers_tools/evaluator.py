@@ -21,7 +21,7 @@ from towers.checkpoint.history import History
 from towers.process.startup import Startup
 from towers.session.session import Session
 from towers.session.validation_pass import format_means
-from towers.settings.config import Config
+from towers.settings.run_settings import RunSettings
 from towers.tensorflow_v1 import tf
 from towers.training_graph import TrainingGraph
 from towers.whole import find_numbers
@@ -51,7 +51,7 @@ class Evaluations:
     write_sealed(self._path, dict(evaluations=self.rows), indent=1)
 
 
-def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> None:
+def evaluate(program: TrainingGraph, settings: RunSettings, *, startup: Startup) -> None:
   """Measures each new checkpoint until the workers have trained to the end.
 
   It has nothing to save, so a signal ends the process at once.
@@ -64,18 +64,18 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup) -> Non
   Raises:
     UsageError: there is no checkpoint_dir, or its checkpoints are of another program.
   """
-  folder = config.checkpoint_dir
+  folder = settings.checkpoint_dir
   if folder is None:
     raise UsageError(
         'An evaluator measures checkpoints: give it the checkpoint_dir of the workers.')
   evaluations = Evaluations(folder)
-  summaries = _build_summaries(config.summary_dir)
-  session = Session(program, **config.session_settings())
+  summaries = _build_summaries(settings.summary_dir)
+  session = Session(program, **settings.session_settings())
   with session.opened(startup), session.as_default(), session.explained():
     startup.finish()
     told_at = float('-inf')
-    while not _is_over(folder, evaluations.last_step(), config.count_steps(session.plan),
-                       best_metric=config.best_metric, early_stopping=config.early_stopping):
+    while not _is_over(folder, evaluations.last_step(), settings.count_steps(session.plan),
+                       best_metric=settings.best_metric, early_stopping=settings.early_stopping):
       after = evaluations.last_step()
       if not _load_newest(session, folder, after):
         if time.monotonic() - told_at >= _SECONDS_BETWEEN_LINES:

@@ -21,20 +21,22 @@ from towers.training.reporting.result import write_result
     ({}, dict(of_batches=True), ['all 8 cores decode'])])
 def test_towers_that_wait_get_advice_that_fits(settings, changes, words, monkeypatch):
   monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(8))
-  settings = dict(dict(input_threads=None, staging_depth=1), **settings)
+  data = settings.get('data', '')
+  given = types.SimpleNamespace(**dict(dict(input_threads=None, staging_depth=1), **settings))
   examples = small.random_examples(8)
   if changes is not None:
     examples = towers.augmented(examples, lambda example, draws: example, **changes)
   inputs, plan = types.SimpleNamespace(needs_threads=True), types.SimpleNamespace()
   feed = types.SimpleNamespace(inputs=inputs)
-  program = types.SimpleNamespace(train_examples=examples, feed=feed, plan=plan)
-  assert advise(0.05, settings, program) == ''
-  advice = advise(0.43, settings, program)
+  program = types.SimpleNamespace(
+      train_examples=examples, feed=feed, plan=plan, given=given)
+  assert advise(0.05, program, data) == ''
+  advice = advise(0.43, program, data)
   assert all(word in advice for word in words)
   assert ('of_batches' in advice) == (changes == dict(of_batches=False))
   inputs.needs_threads = False
   for plan.batch_size in (4, 8):
-    advice = advise(0.43, settings, program)
+    advice = advise(0.43, program, data)
     assert ('larger batch_size' in advice, 'decode' in advice) == (plan.batch_size == 4, False)
 
 
@@ -47,8 +49,8 @@ def test_a_generator_is_not_told_to_use_more_threads(by_python):
 
   program = small.program(
       lambda batch, is_training: tf.square(batch - tf.get_variable('mean', [])),
-      train=towers.from_dataset(make, 8), validation=None)
-  advice = advise(0.43, dict(input_threads=1, staging_depth=1), program)
+      train=towers.from_dataset(make, 8), validation=None, input_threads=1)
+  advice = advise(0.43, program)
   assert ('one thread does, whatever input_threads says' in advice) == by_python
   assert ('cores decode' in advice or 'uses all cores' in advice) == (not by_python)
 

@@ -1,6 +1,6 @@
 """Advice: what may help a run whose towers waited for input."""
 
-from typing import Any, Mapping
+from typing import Any
 
 from towers.base.cores import count_cores
 from towers.graph.walk import find_needed, walk_called
@@ -9,17 +9,17 @@ from towers.graph.walk import find_needed, walk_called
 _ADVISE_FROM = 0.1
 
 
-def advise(waited: float, settings: Mapping[str, Any], program: Any) -> str:
+def advise(waited: float, program: Any, data: str = '') -> str:
   """Returns what may help towers that waited for a share of their time, or '' if they hardly did.
 
-  `settings` are those of the run and its program.
+  `data` is the name of the data set, where it has one.
   """
   if waited < _ADVISE_FROM:
     return ''
   cores, examples = count_cores(), program.train_examples
-  threads = settings['input_threads'] or cores
+  threads = program.given.input_threads or cores
   ways = []
-  if settings['staging_depth'] == 0:
+  if program.given.staging_depth == 0:
     ways.append('staging_depth=1 makes the next batch while the towers compute')
   if examples.augmentations and examples.read and examples.arrays and not examples.unequal:
     ways.append('of_batches=True of towers.augmented, whose function then changes whole batches')
@@ -36,7 +36,7 @@ def advise(waited: float, settings: Mapping[str, Any], program: Any) -> str:
   else:
     ways.append(f'all {cores} cores decode already: input_threads={2 * threads} helps only if '
                 'disks are slow, otherwise more cores or smaller images do')
-  if settings.get('data') == 'images':
+  if data == 'images':
     ways.append('python -m towers convert makes few large files of many small ones')
   ways.append('--input_only measures the input alone, in every mode')
   return f"the towers waited for input {waited:.0%} of the time. What may help: {'; '.join(ways)}."

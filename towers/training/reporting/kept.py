@@ -9,6 +9,7 @@ from towers.checkpoint.history import History
 from towers.process.startup import Startup
 from towers.session.session import Session
 from towers.settings.config import Config
+from towers.settings.run_settings import RunSettings
 from towers.settings.timetable import build_interval, parse_trace_steps
 from towers.tensorflow_v1 import tf
 from towers.training.callbacks import Callback
@@ -18,36 +19,36 @@ from towers.training.reporting.summaries import Summaries, format_settings
 from towers.training.reporting.writer import Writer
 
 
-def build_callbacks(config: Config, settings: Mapping[str, Any], description: str, *,
+def build_callbacks(settings: RunSettings, told: Mapping[str, Any], description: str, *,
                     session: Session, progress: Progress, warn: Callable[[str], None],
                     startup: Startup, history: History) -> Tuple[List[Callback], Writer]:
-  """Returns the callbacks that keep what config asks for, and what else writes to its summaries.
+  """Returns the callbacks that keep what settings ask for, and what else writes to its summaries.
 
-  All `settings` by name and the `description` of the program are kept as text. The session stands
-  behind the steps that earlier runs did, whose validations `history` has.
+  All settings by name, as `told`, and the `description` of the program are kept as text. The
+  session stands behind the steps that earlier runs did, whose validations `history` has.
   """
   callbacks: List[Callback] = []
   writers: List[MetricWriter] = []
   summaries: Optional[Summaries] = None
-  if config.trace_steps:
-    first, last = parse_trace_steps(config.trace_steps)
+  if settings.trace_steps:
+    first, last = parse_trace_steps(settings.trace_steps)
     callbacks.append(load_annex('--trace_steps')(
-        config.trace_file, session, first=first, last=last, first_step=session.step, warn=warn))
-  if config.summary_dir:
+        settings.trace_file, session, first=first, last=last, first_step=session.step, warn=warn))
+  if settings.summary_dir:
     summaries = Summaries(
-        config.summary_dir, first_step=session.step, graph=tf.get_default_graph(),
+        settings.summary_dir, first_step=session.step, graph=tf.get_default_graph(),
         warn=warn, texts=dict(
-            configuration=format_settings(settings, defaults=dataclasses.asdict(Config())),
+            configuration=format_settings(told, defaults=dataclasses.asdict(Config())),
             run=textwrap.indent(description, '    ')))  # Markdown that keeps lines and columns.
     writers.append(summaries)
-  if config.report:
+  if settings.report:
     notice = session.program.devices.notice
     writers.append(load_annex('--report')(
-        config.report, settings=settings, first_step=session.step, description=description,
+        settings.report, settings=told, first_step=session.step, description=description,
         warnings=[notice] if notice else [], warn=warn,
         read_seconds=lambda: dict(startup.seconds, **progress.seconds())))
   if writers:
-    every = build_interval('summary_every', config.summary_every, session.plan)
+    every = build_interval('summary_every', settings.summary_every, session.plan)
     callbacks.append(MetricSamples(session, every=every, metric_writers=writers,
                                    has_validated=history.has_validated))
     callbacks.extend(writers)
