@@ -27,9 +27,9 @@ def test_a_run_has_the_steps_of_its_epochs_unless_they_are_given(settings, steps
 def test_a_timetable_counts_in_steps():
   plan = build_plan(num_examples=13, batch_size=8, num_towers=2)  # Steps of 8 and of 5 examples.
   of_3_epochs = functools.partial(Config, epochs=3.0)
-  assert build_timetable(of_3_epochs(validate_every='2epochs', checkpoint_every='5'), plan) == (
+  assert build_timetable(of_3_epochs(validate_every='2epochs', checkpoint_every='5').run, plan) == (
       Timetable(6, Interval(4), Interval(5)))
-  assert build_timetable(of_3_epochs(checkpoint_every='90seconds', on_nan='skip'), plan) == (
+  assert build_timetable(of_3_epochs(checkpoint_every='90seconds', on_nan='skip').run, plan) == (
       Timetable(6, Interval(2), save_every=Interval(6), save_seconds=90.0, on_nan='skip'))
 
 
