@@ -31,7 +31,7 @@ def build(model=small.model, **settings):
 
 def with_dropout(batch, is_training):
   features, labels = batch
-  hidden = tf.nn.dropout(small.dense(features, 4, 'hidden'), rate=0.5)
+  hidden = tf.nn.dropout(small.dense(features, 3, 'hidden'), rate=0.5)
   return small.classify(hidden, labels)
 
 
@@ -89,6 +89,7 @@ def test_draws_follow_step_and_place(num_towers):
   for towers_ in (1, num_towers):
     with build(with_dropout, num_towers=towers_, validation=None).session() as session:
       losses.append([session.train(batch) for batch in BATCHES])
+      assert session.metrics() == {'loss': pytest.approx(np.average(losses[-1], weights=SIZES))}
   np.testing.assert_allclose(losses[1], losses[0], atol=1e-5)
   assert len({round(session_loss, 4) for session_loss in losses[0]}) == len(SIZES)
 
@@ -186,6 +187,8 @@ def test_what_is_no_batch_is_refused(batch, message):
     with pytest.raises(UsageError, match=message):
       session.train(batch)
     assert session.step == 0 and np.isfinite(session.train(BATCHES[0])) and session.step == 1
+    with pytest.raises(UsageError, match='by hand'):
+      session.train()
 
 
 def test_a_program_has_batches_of_its_own_or_by_hand():

@@ -135,7 +135,7 @@ class Plan(NamedTuple):
   @property
   def may_leave_a_tower_empty(self) -> bool:
     """Whether the last micro-batch of an epoch has fewer examples than there are towers."""
-    return self.is_by_hand or not self.is_even and (
+    return not self.is_even and (
         self.examples_per_epoch % self.micro_batch_size < self.num_workers * self.num_towers)
 
   @property
