@@ -4,7 +4,9 @@ import pytest
 
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
+from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
+from towers.checkpoint.history import History
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.tensorflow_v1 import tf
@@ -56,6 +58,35 @@ def train_part(shape, folder, is_first):
 def save(run, folder):
   with run.graph.as_default():
     checkpoints_of(run, folder).save(run.opened.snapshot())
+
+
+def test_the_other_workers_are_told_what_the_chief_has_restored(tmp_path):
+  def resume(run):
+    checkpoints, history = checkpoints_of(run, tmp_path, warn=print), History()
+    assert run.opened.resume(checkpoints, history) == str(tmp_path / 'model.ckpt-3')
+    assert checkpoints.has_saved(3) and not checkpoints.has_saved(2)
+    small.assert_same_weights(run.weights(), weights, tolerance=0)
+    return run.opened.step, history.format()
+
+  with small.Run(**settings_of()) as run, run.graph.as_default():
+    run.train(3)
+    weights, history = run.weights(), History()
+    history.add(2, dict(loss=0.5))
+    checkpoints = checkpoints_of(run, tmp_path)
+    checkpoints.write(run.opened.snapshot(), history)
+    checkpoints.close()
+  with InProcessCluster(**settings_of(num_workers=2)) as cluster:
+    assert cluster.each(resume) == [(3, history.format())] * 2
+    (tmp_path / 'model.ckpt-3.index').unlink()
+    (tmp_path / 'model.ckpt-3.sums').unlink()
+
+    def refuse(run):
+      with pytest.raises(UsageError) as error:
+        run.opened.resume(checkpoints_of(run, tmp_path, warn=print))
+      return str(error.value)
+
+    first, second = cluster.each(refuse)
+    assert first.startswith('No checkpoint in') and second == f'The chief restores nothing: {first}'
 
 
 def all_weights(run):

@@ -124,6 +124,7 @@ def test_a_loop_by_hand_gives_what_a_run_gives(kind):
   towers.train(build(**KINDS[kind]), steps=12, validate_every='5steps', quiet=True,
                callbacks=[recorder])
   assert train_by_hand(build(**KINDS[kind]), 12, 5) == (recorder.losses, recorder.validations)
+  assert [step for step, _ in recorder.validations] == [5, 10, 12]
 
 
 def test_a_pass_that_was_left_is_measured_from_its_beginning():
@@ -132,7 +133,9 @@ def test_a_pass_that_was_left_is_measured_from_its_beginning():
     left = session.begin_validation()
     losses = [session.take_step(left).loss, session.train()]
     assert losses == [expected.train(), expected.train()] and not left.is_complete
-    assert session.validate() == expected.validate()
+    again = session.begin_validation()
+    session.take_step(again)
+    assert left.num_examples == again.num_examples == 8  # The second batch has three.
 
 
 def test_a_step_that_is_not_finite_is_taken_again_unless_it_is_skipped():
