@@ -218,6 +218,20 @@ def test_a_gradient_that_is_mixed_before_joined_moments_is_named(caplog):
   assert 'norm/Sqrt, in the gradient of tower_0/IdentityN, made in tests' in message
 
 
+@pytest.mark.parametrize('shake, is_named', [(fed_towers._SHAKE, False), (0.0, True)])
+def test_gradients_that_jump_where_rounding_turns_a_relu_are_told_from_mixed_ones(
+    shake, is_named, caplog, monkeypatch):
+  def model(batch, is_training):
+    ones = tf.ones_like(batch['x'][:, :1])
+    rows = ones * tf.get_variable('turning', [200], initializer=tf.random_normal_initializer())
+    mean = towers.all_sum(tf.reduce_sum(rows, 0)) / towers.all_sum(tf.reduce_sum(ones))
+    turned = tf.nn.relu(rows - tf.stop_gradient(mean))  # Of 0, but for rounding.
+    return ce(dense(batch['x'], 4, 'o'), batch['y']) + tf.reduce_sum(turned, 1)
+
+  monkeypatch.setattr(fed_towers, '_SHAKE', shake)
+  assert ['gradient of turning' in text for text in judge(model, xy(), caplog)] == [True] * is_named
+
+
 def drawing(batch, is_training):
   x = dense(batch['x'], 5, 'first') * tf.random.uniform(tf.shape(batch['x']), 0.5, 1.5)
   x = tf.layers.dropout(x, 0.4, training=is_training) if IS_TF1 else tf.nn.dropout(x, rate=0.4)
@@ -295,7 +309,7 @@ def on_12_rows(batch, is_training):
 
 @pytest.mark.parametrize('limits, model, data, reason', [
     (dict(_LONG_SECONDS=0.0), ZOO['gradient_reversal'].model, ZOO['gradient_reversal'].data,
-     'more runs of a tower'),
+     'a run more'),
     (dict(_OP_SECONDS=1.0), lambda batch, is_training: tf.reduce_mean(normed(batch, is_training)),
      xy(28), 'calling the model once more'),
     (dict(_OP_SECONDS=1.0), normed, xy(28), None),  # Losses of examples are no mean of a batch.
@@ -309,7 +323,7 @@ def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, 
     return model(batch, is_training)
 
   for name, limit in limits.items():
-    monkeypatch.setattr(law, name, limit)
+    monkeypatch.setattr(law if hasattr(law, name) else fed_towers, name, limit)
   assert not judge(counted, data, caplog, batch_size=24 if model is on_12_rows else 14)
   told = capsys.readouterr().out
   assert ('not measured' in told) == (reason is not None) and (reason or '') in told

@@ -95,11 +95,11 @@ def find_share(ours: Any, expected: Any, least: float) -> float:
   return find_norm(ours, expected) / (max(find_norm(ours), find_norm(expected), least) or 1.0)
 
 
-def shake(value: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-  """Returns an array with its floats changed in their last bits."""
+def shake(value: np.ndarray, random: np.random.RandomState, by: float = _LAST_BITS) -> np.ndarray:
+  """Returns an array with its floats changed by a share of them, else in their last bits."""
   if value.dtype.kind != 'f':
     return value
-  return value * (1 + _LAST_BITS * random.choice([-1, 1], size=value.shape)).astype(value.dtype)
+  return value * (1 + by * random.choice([-1, 1], size=value.shape)).astype(value.dtype)
 
 
 def _arrays(values):

@@ -37,35 +37,22 @@ def describe_culprit(fed: FedTowers, sides: Sides, roots: Iterable[Any], limit: 
   return f'; its rows are first mixed by {tensor.op.name}, in the gradient of {format_op(forward)}'
 
 
-def join_entries(values: Sequence[np.ndarray]) -> np.ndarray:
+def _join_entries(values: Sequence[np.ndarray]) -> np.ndarray:
   """Returns all entries of arrays, in order of their size."""
   return np.sort(np.concatenate([np.ravel(value) for value in values]).astype(np.float64))
 
 
 def _find_culprit(fed, sides, roots, limit) -> Optional[Tensor]:
-  given = {tensor for values in fed.given for tensor in values}
+  """Returns the first of the values that differ, from the roots back through all that may."""
   agrees = _compare(fed, sides, roots, limit)
-
-  def walk(tensors, follow):
-    """Yields what `follow` leads to, within the first tower."""
-    pending, seen = list(tensors), set()
-    while pending:
-      tensor = pending.pop()
-      if tensor not in seen and tensor.op.name.startswith(fed.scope) and tensor not in given:
-        seen.add(tensor)
-        yield tensor
-        pending += follow(tensor)
-
-  def list_suspects(tensor):
-    sources = [fed.totals[tensor]] if tensor in fed.totals else tensor.op.inputs
-    return [source for source in sources if agrees.get(source) is not True]
-
-  def list_unknown(tensor):
-    return list_suspects(tensor) if agrees.get(tensor) is None else []
-
-  return min((tensor for tensor in walk(roots, list_suspects) if agrees.get(tensor) is False
-              and not any(agrees.get(source) is False
-                          for source in walk(list_suspects(tensor), list_unknown))),
+  pending, seen = list(roots), {tensor for values in fed.given for tensor in values}
+  while pending:
+    tensor = pending.pop()
+    if (tensor not in seen and tensor.op.name.startswith(fed.scope)
+        and agrees.get(tensor) is not True):
+      seen.add(tensor)
+      pending += [fed.totals[tensor]] if tensor in fed.totals else tensor.op.inputs
+  return min((tensor for tensor in seen if agrees.get(tensor) is False),
              key=lambda tensor: tensor.op._id, default=None)
 
 
@@ -96,7 +83,7 @@ def _compare(fed, sides, roots, limit) -> Dict[Tensor, Optional[bool]]:
 def _find_least_share(sides, values) -> float:
   """Returns by what share values differ, in the way of being the same in which they do least."""
   left, right = values
-  shares = [find_share(join_entries(left), join_entries(right), LEAST)]
+  shares = [find_share(_join_entries(left), _join_entries(right), LEAST)]
   if len({np.shape(value) for side in values for value in side}) == 1:
     first, *others = [np.asarray(value, np.float64) for side in values for value in side]
     shares.append(max(find_share(value, first, LEAST) for value in others))

@@ -16,15 +16,14 @@ No op is added to the graph, and nothing in it is written.
 """
 
 import contextlib
-import functools
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from towers.coupling.comparison import shake
 from towers.graph.walk import find_dead, find_dependents, find_needed, list_ops
-from towers.graph.writes import find_step_writes
+from towers.graph.writes import Write, find_step_writes
 from towers.placement.randomness import find_draws, is_random
 from towers.tensorflow_v1 import Tensor, replaced, tf
 from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
@@ -33,13 +32,16 @@ from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
 from towers.tower.tower import Tower
 
 _BLOCK = 4  # The numbers of a block of the generator.
-# Ops whose gradients jump where their values turn.
-_JUMPING = ('Relu', 'Relu6', 'LeakyRelu', 'MaxPool', 'MaxPoolV2', 'Maximum', 'Minimum', 'Abs')
+# Rounding turns a ReLU here or there, with a jump of gradients, or by luck none. A hundred times as
+# large a change turns some wherever rounding may turn one.
+_SHAKE = 1e-5
+# What takes longer than both of these is left out.
+_LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 
 Values = Dict[Tuple[str, str], List[Any]]
-"""By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('losses',
-'loss') what is summed; ('gradient', variable); ('rows', metric); ('input', op) and ('returned',
-tensor) of kernels; of shares of tower 0 ('penalty', op) and ('update', op), what it assigns."""
+"""By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('gradient',
+variable); ('rows', metric); ('input', op) and ('returned', tensor) of kernels; of shares of tower 0
+('penalty', op) and ('update', op), all that it assigns."""
 
 
 class LeftOut(Exception):
@@ -67,20 +69,23 @@ class FedTowers:
   Attributes:
     sizes: the rows of each tower, None where it takes any number.
     pool: the rows of all towers' batches, `size` of them; `order` is that in which they are taken.
-    seconds: that the last run took for each tower's share.
     forward: the ops of the first tower's loss and metrics.
     totals: the sums over all towers in the first one, each with its own part of it.
     kernels: of batch normalisation in it, forward and backward.
-    writes: of the first tower's update ops, those that depend on its batch.
+    writes: of the first tower's update ops, those that depend on its batch; `updates` but for
+      those of moving averages.
     given: what is fed to each share of the other side beside its rows, once measured.
+    runs_per_epoch: as for `check_towers`: with it no run begins that would take longer than may be.
   """
 
   def __init__(self, towers: Sequence[Tower], session: Any, rows: Sequence[Sequence[Any]],
-               num_workers: int = 1):
+               num_workers: int = 1, runs_per_epoch: Optional[int] = None):
     """Finds what a run takes, of a session with variables and of the values of `Batch.flatten` of
     each tower."""
     self.towers, self.session, tower = towers, session, towers[0]
     self.graph, self.scope = tower.loss.graph, tower.scope
+    self.runs_per_epoch = runs_per_epoch
+    self._seconds: List[float] = []  # Of each run, of all cores.
     self.sizes = [each.batch.num_rows for each in towers]
     self._tensors = [tf.nest.flatten(each.batch.tensors) for each in towers]
     batches = [[value[:int(flat[-1])] for value in flat[:-1]] for flat in rows if int(flat[-1])]
@@ -89,7 +94,7 @@ class FedTowers:
         value.shape[1:] == first.shape[1:] for value, first in zip(batch, batches[0]))]
     self.pool = [np.concatenate(values) for values in zip(*alike)]
     self.size = len(self.pool[0]) if self.pool else 0
-    self.order, self.seconds = np.arange(self.size), 0.0
+    self.order = np.arange(self.size)
     self.given: List[Dict[Any, Any]] = []
     self._fixed: Dict[Any, Any] = {}
 
@@ -103,14 +108,16 @@ class FedTowers:
     self.forward = find_needed(outputs, without=fed | totals)
     # Updates wait for what a step adds later. Micro-batches add up moments that averages take.
     own = {op for op in self.graph.get_operations() if op._id <= tower.loss.op._id}
-    of_batch = find_dependents(
+    self._of_batch = find_dependents(
         fed.union(moment.op for moment in batch_moments), by_control=False, within=own,
         without=totals.difference(total.op for total in batch_sums))
     self._written = find_step_writes(self._sums[0].values(), tower.update_ops)
     self.writes = [write for write in self._written.early + self._written.late
-                   if write.op in of_batch]
+                   if write.op in self._of_batch]
+    self.updates = [write for write in self.writes
+                    if not all(map(is_moving_average, write.variables))]
     self._moments = [total for total in batch_sums if total not in self.totals]
-    self._moments += find_moments(self.writes, of_batch, self.forward)
+    self._moments += find_moments(self.writes, self._of_batch, self.forward)
     # Of moments and sums that are fixed, the gradients are those of other parts too.
     gradients = zip(*(each.gradients for each in towers))
     self._gradients = [] if self._moments or self._has_others else list(gradients)
@@ -120,7 +127,6 @@ class FedTowers:
                      if op.name.startswith(self.scope) and op.type.startswith('FusedBatchNorm')
                      and op.get_attr('is_training')]
     self._returned = [tensor for op in self.kernels for tensor in op.outputs[:3]]
-    self.jumps = any(op.type in _JUMPING for op in self.forward)
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.forward for tensor in op.outputs)
 
@@ -131,25 +137,35 @@ class FedTowers:
     for op in filter(is_random, find_draws(self.forward)):
       raise LeftOut(f'{op.name} draws by a state of its own')
 
+  def check_price(self, what: str, seconds: float) -> None:
+    """Raises LeftOut where something would take longer, with all runs before, than it may."""
+    if self.runs_per_epoch is not None:
+      run = sum(self._seconds[:1]) / len(self.towers)
+      limit = max(_LONG_SECONDS, run * self.runs_per_epoch * _LONG_SHARE)
+      if sum(self._seconds) + seconds > limit:
+        raise LeftOut(f'{what} would take {seconds:.1f} s, in all more than {limit:.1f} s, the '
+                      f'larger of {_LONG_SECONDS:g} s and a twentieth of an epoch\'s runs')
+
   @property
   def unit(self) -> int:
     """What divides the places at which towers may begin: blocks of draws begin there."""
     place = self.towers[0].batch.place
     return 1 if place is None else int(np.gcd(place.multiple, _BLOCK))
 
-  def list_writes(self, measured: bool = True) -> List[Any]:
-    """Returns the writes that depend on the batch, but for those of moving averages; `measured`: or
-    those alone of which nothing can be."""
-    return [write for write in self.writes if not all(map(is_moving_average, write.variables))
-            and (measured or not self._list_assigned(write))]
+  def list_assigned(self, write: Write) -> List[Tensor]:
+    """Returns what a write assigns, and where; nothing where it follows another or is in a branch
+    or a loop, and so cannot be fetched."""
+    values = [value for value in write.op.inputs[1:] if value.dtype != tf.resource]
+    needed = find_needed(list_ops(values), without={tensor.op for tensor in self._tensors[0]})
+    written = {each.op for each in self._written.early + self._written.late}
+    is_fetchable = written.isdisjoint(needed) and not find_dead(sorted(needed, key=_get_id))
+    return values if is_fetchable else []
 
   def list_results(self, index: int) -> Dict[Tuple[str, str], Any]:
     """Returns what is fetched of a tower, by kind and name as in `Values`."""
-    tower, loss = self.towers[index], self.towers[index].sums['loss']
+    tower = self.towers[index]
     found: Dict[Tuple[str, str], Any] = {
         ('sum', name): value for name, value in self._sums[index].items()}
-    if loss.op.type == 'Sum':
-      found['losses', 'loss'] = loss.op.inputs[0]
     for name, whole in tower.wholes.items():
       found.update((('rows', f'{name}, part {number}'), row)
                    for number, row in enumerate(whole.rows, 1))
@@ -159,18 +175,10 @@ class FedTowers:
     found.update((('gradient', variable.op.name), gradients[index]) for variable, gradients in zip(
         self.towers[0].variables, self._gradients) if gradients[index] is not None)
     if index == 0:
-      found.update((('penalty', penalty.op.name), penalty) for penalty in tower.penalties)
-      found.update((('update', write.op.name), value) for write in self.list_writes()
-                   for value in self._list_assigned(write))
+      found.update((('penalty', penalty.op.name), [penalty]) for penalty in tower.penalties)
+      assigned = {write.op.name: self.list_assigned(write) for write in self.updates}
+      found.update((('update', name), values) for name, values in assigned.items() if values)
     return found
-
-  def _list_assigned(self, write):
-    """Returns what a write assigns, where no other write comes before, no branch and no loop."""
-    values = [value for value in write.op.inputs[1:] if value.dtype != tf.resource]
-    fed = {tensor.op for tensor in self._tensors[0]}
-    needed = sorted(find_needed(list_ops(values), without=fed), key=lambda op: op._id)
-    written = {each.op for each in self._written.early + self._written.late}
-    return [] if written.intersection(needed) or find_dead(needed) else values[-1:]
 
   def find_peer(self, tensor: Tensor, index: int) -> Tensor:
     """Returns another tower's tensor like one of the first; raises LeftOut if it has none."""
@@ -181,29 +189,58 @@ class FedTowers:
         return self.graph.get_tensor_by_name(scope + own.replace(self.scope, inner))
     raise LeftOut(f'tower {index} has no tensor like {tensor.name}')
 
-  def measure(self, sides: Sides, shakes: bool = False) -> Tuple[Values, Values]:
-    """Returns what both sides compute; with `shakes`, of rows that change in their last bits."""
-    self.given, self._fixed = [], {}
+  def find_losses(self, side: Sequence[Share]) -> Optional[List[np.ndarray]]:
+    """Returns the losses of the examples of each share; None if a model returns their mean."""
+    losses = {share.tower: self.towers[share.tower].sums['loss'].op for share in side}
+    if any(loss.type != 'Sum' for loss in losses.values()):
+      return None
+    self._fix(side[0])
+    found = self.run(side, lambda share: losses[share.tower].inputs[0])
+    return found if all(len(share.rows) == np.size(values) for share, values in zip(side, found)
+                        ) else None
+
+  def measure(self, sides: Sides) -> Tuple[Values, Values]:
+    """Returns what both sides compute, and of rows the reference in the order of the other side."""
+    self.given = []
     self._fix(sides.reference[0])
-    reference = self._compute(sides.reference, shakes)
-    keys = [key for share in sides.reference for key in _list_keys(share)] if self.kernels else []
-    for share in sides.other if self.kernels else ():
-      index, given = [keys.index(key) for key in _list_keys(share)], {}
+    reference = self._compute_reference(sides)
+    for number, share in enumerate(sides.other) if self.kernels else ():
+      given = {}
       for tensor in self._returned:
         values = reference['returned', tensor.name]
-        if np.ndim(values[0]) > 1:
-          value = np.concatenate(values)[index]
-        else:  # Gradients of scale and offset are sums, which the shares make up together.
-          value = sum(values) / len(sides.other) if 'Grad' in tensor.op.type else values[0]
-        given[self.find_peer(tensor, share.tower)] = value
+        # Gradients of scale and offset are sums, which the shares make up together.
+        is_sum = np.ndim(values[0]) < 2 and 'Grad' in tensor.op.type
+        given[self.find_peer(tensor, share.tower)] = (
+            sum(values) / len(sides.other) if is_sum else values[min(number, len(values) - 1)])
       self.given.append(given)
-    return reference, self._compute(sides.other, shakes)
+    return reference, self._compute(sides.other, self.given)
 
-  def _compute(self, side, shakes) -> Values:
+  def shake(self, sides: Sides) -> Values:
+    """Returns what the reference computes where the first tower's weights are a little other."""
+    weights = {variable.op for variable in self.towers[0].variables}
+    forward = sorted(self.forward, key=_get_id)
+    reads = [tensor for op in set(forward) - find_dead(forward) for tensor in op.outputs
+             if tensor.dtype.is_floating and not tensor.dtype._is_ref_dtype
+             and any(source.op in weights for source in op.inputs)]
+    random = np.random.RandomState(0)
+    values, *_ = self.run(sides.reference, lambda _: reads)
+    given = dict(zip(reads, [shake(value, random, _SHAKE) for value in values]))
+    return self._compute_reference(sides, [given] + [{}] * (len(sides.reference) - 1))
+
+  def _compute_reference(self, sides, given=()):
+    reference = self._compute(sides.reference, given)
+    places = [place for share in sides.reference for place in _list_places(share)]
+    index = [[places.index(place) for place in _list_places(share)] for share in sides.other]
+    for (kind, name), values in reference.items():
+      if kind in ('rows', 'input') or kind == 'returned' and np.ndim(values[0]) > 1:
+        rows = np.concatenate(values)
+        reference[kind, name] = [rows[of_share] for of_share in index]
+    return reference
+
+  def _compute(self, side, given=()) -> Values:
     joined: Values = {}
     results = [self.list_results(share.tower) for share in side]
-    found = self.run(side, lambda share: list(self.list_results(share.tower).values()), self.given,
-                     shakes)
+    found = self.run(side, lambda share: list(self.list_results(share.tower).values()), given)
     for names, values in zip(results, found):
       for key, value in zip(names, values):
         joined.setdefault(key, []).append(value)
@@ -211,44 +248,44 @@ class FedTowers:
 
   def _fix(self, share):
     """Fixes moments and sums over all workers as those of the first tower."""
+    self._fixed = {}
     for total, own in self.totals.items() if self._has_others else ():
       if total in self.graph.get_collection(BATCH_SUMS):  # Next to them there is a mean of 0.
         channels = total.shape.as_list()[0] // 2
         self._fixed[total] = np.float32([0.0] * channels + [1.0] * (channels + 1))
       else:
-        [self._fixed[total]] = self.run([share], functools.partial(_get, own))
+        self._fixed[total] = self._fetch(share, own)
     if self._moments:
-      [moments] = self.run([share], functools.partial(_get, self._moments))
-      self._fixed.update(zip(self._moments, moments))
+      self._fixed.update(zip(self._moments, self._fetch(share, self._moments)))
+
+  def _fetch(self, share, values):
+    return self.run([share], lambda _: values)[0]
 
   def run(self, side: Sequence[Share], fetch: Callable[[Share], Any],
-          given: Sequence[Dict[Any, Any]] = (), shakes: bool = False) -> List[Any]:
+          given: Sequence[Dict[Any, Any]] = ()) -> List[Any]:
     """Returns for each share the values of what `fetch` returns for it.
 
     TensorFlow lets nobody feed or fetch what is inside of a branch, but here.
     """
+    self.check_price('a run more', sum(self._seconds[-1:]))
     shares = list(zip(side, given or [{}] * len(side)))
     is_together = len({share.tower for share in side}) == len(side)
     found: List[Any] = []
-    began = time.monotonic()
+    began = time.process_time()
     for together in [shares] if is_together else [[share] for share in shares]:
       feed = self._feed_idle({share.tower for share, _ in together})
       for share, others in together:
         feed.update(self._feed(share, sum(each.num_real for each in side)))
         feed.update(others)
-      if shakes:
-        random = np.random.RandomState(0)
-        feed = {tensor: shake(np.asarray(value), random) for tensor, value in feed.items()}
       with replaced(*((self.graph, name, type(getattr(self.graph, name))())
                       for name in ('_unfeedable_tensors', '_unfetchable_ops'))):
         found += self.session.run([fetch(share) for share, _ in together], feed)
-    self.seconds = (time.monotonic() - began) / len(side)
+    self._seconds.append(time.process_time() - began)
     return found
 
   def _feed(self, share, total):
     """Returns what a tower is fed with, on a side of `total` examples."""
-    tower, rows = self.towers[share.tower], self.order[share.rows % self.size]
-    rows = np.resize(rows, self.sizes[share.tower] or len(rows))
+    tower, rows = self.towers[share.tower], self.order[share.rows % len(self.order)]
     feed = {tensor: value[rows] for tensor, value in zip(self._tensors[share.tower], self.pool)}
     feed.update((self.find_peer(tensor, share.tower), value)
                 for tensor, value in self._fixed.items())
@@ -270,15 +307,14 @@ class FedTowers:
       # Behind them come those of towers that measure alone.
       for index, takes_part in zip(range(len(self.towers)), self.graph.get_collection(TAKES_PART)):
         if index not in busy:
-          feed.update(self._feed(Share(index, np.array([0]), 0, 1), 1))
+          feed.update(self._feed(Share(index, np.zeros(self.sizes[index] or 1, int), 0, 1), 1))
         feed[takes_part] = index in busy
     return feed
 
 
-def _list_keys(share):
+def _list_places(share):
   return list(enumerate(share.rows.tolist(), share.first))
 
 
-def _get(fetched, share):
-  del share
-  return fetched
+def _get_id(op):
+  return op._id

@@ -14,6 +14,7 @@ Batches of one static size can only be exchanged: for others the model is called
 What a branch or a loop does on other data than these, no few rows tell.
 """
 
+import itertools
 import logging
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -23,7 +24,7 @@ from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.coupling.comparison import find_norm, find_share
-from towers.coupling.culprit import LEAST, describe_culprit, join_entries
+from towers.coupling.culprit import LEAST, describe_culprit
 from towers.coupling.fed_towers import FedTowers, LeftOut, Share, Sides
 from towers.graph.source import format_op
 from towers.tensorflow_v1 import tf
@@ -36,14 +37,10 @@ from towers.tower.tower import Tower
 _ROUNDING = {False: dict(sum=1e-4, gradient=1e-3, value=1e-3),
              True: dict(sum=1e-2, gradient=5e-2, value=5e-2)}
 _LEAST_GRADIENT = 1e-2  # Of the largest: gradients may cancel.
-# Where a ReLU turns, gradients before it jump: by some hundredths in a deep net.
-_JUMP = 5e-2
 _MOST = 2.0  # The largest share by which two values can differ.
 # What a kind of values is called, in order of what a warning names.
 _NAMES = {'sum': 'The model\'s {}', 'rows': 'The metric {}', 'gradient': 'The gradient of {}',
           'input': 'The input of {}, batch normalisation,'}
-# What takes longer than both of these is left out.
-_LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _NOISE_SHARE = 1 / 4  # Of a difference, by which rounding explains it.
 _FEW = 4  # Rows of a tower; more only where draws need them, in blocks of as many numbers.
 _MOST_KEYS = 3  # By which the examples of a scalar loss are sorted.
@@ -125,7 +122,7 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
   For the arguments, and what is raised, see `check_towers`.
   """
   with towers[0].loss.graph.as_default():
-    fed = FedTowers(towers, session, rows, num_workers)
+    fed = FedTowers(towers, session, rows, num_workers, runs_per_epoch)
     if not fed.size:
       return []
     try:
@@ -133,8 +130,7 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
         _check_filler(fed)
       if num_parts > 1:
         fed.check()
-        found = _find_mixed(fed, num_parts, runs_per_epoch)
-        return found or _describe_writes(fed.list_writes(measured=False))
+        return _find_mixed(fed, num_parts)
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
@@ -144,7 +140,7 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
                  f'fails on a few rows of its first batch{op}: {find_reason(error)}. If it holds a '
                  'batch size as a number, it needs batches of one size: use last_batch=drop, carry '
                  'or pad.')
-    return _describe_writes(fed.list_writes()) if num_parts > 1 else []
+    return _describe_updates(fed.updates) if num_parts > 1 else []
 
 
 def _check_filler(fed) -> None:
@@ -161,30 +157,32 @@ def _check_filler(fed) -> None:
             for real in (index, index[::-1]) for filler in (count - 1, index)]
   sides = Sides(shares[::3], shares[1:3])
   reference, other = fed.measure(sides)
-  for gap in _find_gaps({key: values[:1] for key, values in reference.items() if key[0] == 'sum'},
-                        {key: values[:1] for key, values in other.items()}, fed):
+  firsts = [{key: values[:1] for key, values in side.items() if key[0] == 'sum'}
+            for side in (reference, other)]
+  for gap in _find_gaps(fed, *firsts):
     raise UsageError(f'{what} {_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} '
                      f'of itself{_locate(fed, sides, [gap])}: {_PAD_FIX}.')
 
 
-def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
+def _find_mixed(fed, num_parts) -> List[str]:
   """Returns a sentence on what differs most, if anything does; refuses what a size decides."""
+  orders = _list_orders(fed)
   if fed.sizes[0] is None:
-    return _judge_size(fed, num_parts, runs_per_epoch)
-  sides, gaps = _try_out(fed, _exchange(fed), runs_per_epoch)
-  if gaps:
-    return _describe(fed, sides, gaps)
+    return _judge_size(fed, orders, num_parts)
+  found = _try_out(fed, _exchange(fed), orders)
+  if found:
+    return found
   seconds = len(fed.forward) * _OP_SECONDS
   is_by_example = all(value.op.type == 'Sum' for value in fed.towers[0].sums.values())
   if is_by_example and seconds > _SHORT_SECONDS:
     return []
-  _check_price(fed, 'calling the model once more', seconds, runs_per_epoch)
+  fed.check_price('calling the model once more', seconds)
   few = None
   try:
     with opened_beside(fed.towers[0]) as (tower, session):
       # Sums over all towers are here as they are where there are others.
       few = FedTowers([tower], session, [[*fed.pool, fed.size]], num_workers=2)
-      return _judge_size(few, num_parts, runs_per_epoch) or _describe_writes(few.list_writes())
+      return _judge_size(few, orders, num_parts)
   except Exception as error:  # A model may hold a row for each example, or layers of this graph.
     if few and isinstance(error, (LeftOut, UsageError)):
       raise
@@ -194,17 +192,17 @@ def _find_mixed(fed, num_parts, runs_per_epoch) -> List[str]:
                   f'{find_reason(error)}') from error
 
 
-def _judge_size(fed, num_parts, runs_per_epoch) -> List[str]:
-  sides, gaps = _try_out(fed, _divide(fed), runs_per_epoch)
-  found = _describe(fed, sides, gaps) if gaps else []
-  if gaps and gaps[0].kind == 'sum' and not any(
-      gap.kind == 'sum' for gap in _try_out(fed, _exchange(fed), runs_per_epoch)[1]):
-    raise UsageError(
-        f'{_NAMES["sum"].format(gaps[0].name)} is no mean over the examples of a batch: over all '
-        f'examples of some parts it is not the sum of theirs, but differs by {gaps[0].share:.2g} '
-        f'of it. So the update of a step in {num_parts} parts (towers x micro-batches x workers) '
-        f'would not equal that of one. {_SCALE_FIX}')
-  return found
+def _judge_size(fed, orders, num_parts) -> List[str]:
+  sides = _divide(fed)
+  return (_try_out(fed, sides, orders, num_parts)
+          or _describe_updates(write for write in fed.updates if not fed.list_assigned(write)))
+
+
+def _deal(counts, num_towers, firsts=None) -> List[Share]:
+  """Returns shares of neighbouring rows, each of a tower, at these places or those of the rows."""
+  ends = [0, *itertools.accumulate(counts)]
+  return [Share(number % num_towers, np.arange(begin, begin + count), first, count)
+          for number, (begin, count, first) in enumerate(zip(ends, counts, firsts or ends))]
 
 
 def _divide(fed) -> Sides:
@@ -218,12 +216,9 @@ def _divide(fed) -> Sides:
   least = max(min(room, fed.size // num_parts, _FEW), 1) if unit == 1 else unit
   counts = [least + (number % 2 if unit == 1 else number == num_parts - 1)
             for number in range(num_parts)]
-  ends = np.cumsum([0, *counts])
   # One tower has its penalties in each part.
-  of_one = [0, ends[-1]] if num_towers > 1 else [0, ends[-1] - 1, ends[-1]]
-  return Sides(*([Share(number % num_towers if side is ends else 0, np.arange(*pair), int(pair[0]),
-                        int(pair[1] - pair[0]))
-                  for number, pair in enumerate(zip(side, side[1:]))] for side in (of_one, ends)))
+  whole = [sum(counts)] if num_towers > 1 else [sum(counts) - 1, 1]
+  return Sides(_deal(whole, 1), _deal(counts, num_towers))
 
 
 def _exchange(fed) -> Sides:
@@ -233,104 +228,96 @@ def _exchange(fed) -> Sides:
   """
   num_towers, unit = len(fed.towers), fed.unit
   num_shares = max(num_towers, 2)
-  sizes = [size or max(_FEW, 2 * unit) for size in fed.sizes * (num_shares // num_towers)]
-  least, ends = min(sizes), np.cumsum([0, *sizes])
-  shift = unit * max(1, least // (2 * unit))
+  counts = [size or max(_FEW, 2 * unit) for size in fed.sizes * (num_shares // num_towers)]
+  shift = min(counts) // (2 * unit) * unit
   # Where none can begin later, they exchange the later half.
-  begin, shift = (shift, shift) if shift < least else (least // 2, 0)
-  rows = [np.arange(*pair) for pair in zip(ends, ends[1:])]
-  if num_towers == 1:  # It may have the same rows in both.
-    rows[1] = np.roll(rows[1], begin - shift)
+  begin = shift or min(counts) // 2
   firsts = [shift * (number % 2) for number in range(num_shares)]
-  parts = [slice(begin - first, least - first) for first in firsts]
-  exchanged = [of_tower.copy() for of_tower in rows]
-  for number, part in enumerate(parts):
-    exchanged[number][part] = rows[number - 1][parts[number - 1]]
-  return Sides(*([Share(number % num_towers, of_tower, firsts[number], len(of_tower))
-                  for number, of_tower in enumerate(side)] for side in (rows, exchanged)))
+  reference = _deal(counts, num_towers, firsts)
+  exchanged = [share.rows.copy() for share in reference]
+  for number, rows in enumerate(exchanged):
+    to, source = [slice(begin - first, min(counts) - first)
+                  for first in (firsts[number], firsts[number - 1])]
+    rows[to] = reference[number - 1].rows[source]
+  return Sides(reference, [share._replace(rows=rows)
+                           for share, rows in zip(reference, exchanged)])
+
+
+def _list_orders(fed) -> List[np.ndarray]:
+  """Returns orders of the pool in which examples of small losses come first, and so are in one
+  part, those of large ones in another; or of small inputs, as 0."""
+  few = min(-(-fed.size // len(fed.towers)), _FEW + 1)
+  side = _deal([size or few for size in fed.sizes], len(fed.towers))
+  losses = fed.find_losses(side)
+  if losses is not None:
+    keys = [np.concatenate(losses)[:fed.size]]
+  else:
+    numeric = [value for value in fed.pool if value.size and value.dtype.kind in 'biuf']
+    keys = [value.reshape([fed.size, -1]).sum(1)
+            for value in sorted(numeric, key=np.size)[:_MOST_KEYS]]
+  return [np.argsort(key, kind='stable') for key in keys] or [np.arange(fed.size)]
 
 
 class Gap(NamedTuple):
-  """What differs between two sides: by how many times what rounding explains, by what share."""
-  times: float
+  """What differs between two sides, and by what share."""
   kind: str
   name: str
   share: float
 
 
-def _try_out(fed, sides, runs_per_epoch) -> Tuple[Sides, List[Gap]]:
-  """Returns the sides, and what differs between them: of rows as they come, or in another order."""
-  orders, is_noisy = [np.arange(fed.size)], False
-  for number, order in enumerate(orders):
-    fed.order = order
+def _try_out(fed, sides, orders, num_parts=0) -> List[str]:
+  """Returns sentences on what differs between the sides, of rows in the first order in which
+  anything does; with `num_parts`, refuses sums that differ by the size of a part alone."""
+  for order in orders:
+    count = 1 + max(share.rows.max() for share in sides.reference)
+    fed.order = order[np.linspace(0, len(order) - 1, count).astype(int)]  # Of all, evenly.
     reference, other = fed.measure(sides)
-    gaps = _find_gaps(reference, other, fed)
-    if gaps:
-      shaken, _ = fed.measure(sides, shakes=True)
-      noises = {gap[1:3]: gap.times for gap in _find_gaps(reference, shaken, fed, least=0)}
-      sure = [gap for gap in gaps if noises.get(gap[1:3], 0.0) <= _NOISE_SHARE * gap.times]
-      # Where a ReLU turns, gradients jump: then the rest is what can be measured.
-      is_noisy = is_noisy or any(gap.kind != 'gradient' for gap in gaps if gap not in sure)
-      gaps = sure
-    if gaps:
-      return sides, gaps
-    if number == 0:
-      orders += _sort(fed, sides, reference)
-      num_runs = (len(orders) - 1) * (len(sides.reference) + len(sides.other))
-      _check_price(fed, f'{num_runs} more runs of a tower', num_runs * fed.seconds, runs_per_epoch)
-  if is_noisy:
-    raise LeftOut('rounding decides in this model')
-  return sides, []
+    gaps = _find_gaps(fed, reference, other)
+    if not gaps:
+      continue
+    noise = _compare(reference, fed.shake(sides))
+    sure = [gap for gap in gaps if noise[gap[:2]] <= _NOISE_SHARE * gap.share]
+    if sure and num_parts and sure[0].kind == 'sum':
+      found = _try_out(fed, _exchange(fed), orders)
+      if found:
+        return found
+      raise UsageError(
+          f'{_NAMES["sum"].format(sure[0].name)} is no mean over the examples of a batch: over all '
+          f'examples of some parts it is not the sum of theirs, but differs by {sure[0].share:.2g} '
+          f'of it. So the update of a step in {num_parts} parts (towers x micro-batches x workers) '
+          f'would not equal that of one. {_SCALE_FIX}')
+    if sure:
+      return _describe(fed, sides, sure)
+    if any(gap.kind != 'gradient' for gap in gaps):  # These jump where a ReLU turns.
+      raise LeftOut('rounding decides in this model')
+  return []
 
 
-def _sort(fed, sides, reference) -> List[np.ndarray]:
-  """Returns orders in which examples of small losses come first, and so are in one part, those of
-  large ones in another; or of small inputs, as 0."""
-  rows, first = np.unique(np.concatenate([share.rows for share in sides.reference]) % fed.size,
-                          return_index=True)
-  losses = reference.get(('losses', 'loss'), [])
-  if [np.shape(values) for values in losses] == [share.rows.shape for share in sides.reference]:
-    keys = [np.concatenate(losses)[first]]
-  else:
-    numeric = [value for value in fed.pool if value.size and value.dtype.kind in 'biuf']
-    keys = [value.reshape([len(value), -1]).sum(1)[rows]
-            for value in sorted(numeric, key=np.size)[:_MOST_KEYS]]
-  return [np.resize(rows[np.argsort(key, kind='stable')], fed.size) for key in keys]
+def _find_gaps(fed, reference, other) -> List[Gap]:
+  """Returns what differs by more than rounding explains, as a warning names it: what the model
+  returns before others, and the largest first."""
+  kinds, limits = [*_NAMES, 'penalty', 'update'], _ROUNDING[fed.is_half]
+  gaps = [Gap(*key, share) for key, share in _compare(reference, other).items()
+          if share > limits.get(key[0], limits['value'])]
+  return sorted(gaps, key=lambda gap: (kinds.index(gap.kind), -gap.share))
 
 
-def _check_price(fed, what, seconds, runs_per_epoch) -> None:
-  """Raises LeftOut where something takes longer than it may."""
-  limit = float('inf') if runs_per_epoch is None else max(
-      _LONG_SECONDS, fed.seconds * runs_per_epoch * _LONG_SHARE)
-  if seconds > limit:
-    raise LeftOut(f'{what} would take {seconds:.1f} s, more than {limit:.1f} s, the larger of '
-                  f'{_LONG_SECONDS:g} s and a twentieth of an epoch\'s runs')
-
-
-def _find_gaps(reference, other, fed, least=1.0) -> List[Gap]:
-  """Returns what differs by more than `least` times what rounding explains, as a warning names it:
-  what the model returns before others, and the largest first."""
+def _compare(reference, other) -> Dict[Tuple[str, str], float]:
+  """Returns by what share finite values differ between two sides."""
   pairs = {key: _join(key[0], values, other.get(key, [])) for key, values in reference.items()
-           if key[0] not in ('losses', 'returned')}
-  floors = {'sum': 0.0, 'gradient': _LEAST_GRADIENT * max(
-      [find_norm(ours) for (kind, _), (ours, _) in pairs.items() if kind == 'gradient'] or [0.0])}
-  gaps, kinds, limits = [], list(_NAMES), dict(_ROUNDING[fed.is_half])
-  if fed.jumps:
-    limits['gradient'] = _JUMP
-  for (kind, name), (ours, theirs) in pairs.items():
-    if np.isfinite(ours).all():
-      share = min(find_share(theirs, ours, floors.get(kind, LEAST)), _MOST)
-      gaps.append(Gap(share / limits.get(kind, limits['value']), kind, name, share))
-  return sorted((gap for gap in gaps if gap.times > least), key=lambda gap: (
-      kinds.index(gap.kind) if gap.kind in kinds else len(kinds), -gap.times))
+           if key[0] != 'returned'}
+  largest = max([find_norm(ours) for (kind, _), (ours, _) in pairs.items() if kind == 'gradient'],
+                default=0.0)
+  floors = {'sum': 0.0, 'gradient': _LEAST_GRADIENT * largest}
+  return {key: min(find_share(theirs, ours, floors.get(key[0], LEAST)), _MOST)
+          for key, (ours, theirs) in pairs.items() if np.isfinite(ours).all()}
 
 
 def _join(kind, ours, theirs) -> List[np.ndarray]:
   """Returns what both sides come to, which is the same if all is right."""
-  if kind in ('penalty', 'update'):  # In each share.
-    return [np.asarray([ours[0]] * len(theirs), np.float64), np.asarray(theirs, np.float64)]
   if kind not in ('sum', 'gradient'):
-    return [join_entries(ours), join_entries(theirs)]
+    return [np.concatenate([np.ravel(part) for part in tf.nest.flatten(values)])
+            for values in (ours, theirs)]
   if not hasattr(ours[0], 'indices'):
     return [np.sum(np.asarray(values, np.float64), 0) for values in (ours, theirs)]
   rows = np.unique(np.concatenate([value.indices for value in ours + theirs]))
@@ -356,17 +343,17 @@ def _describe(fed, sides, gaps) -> List[str]:
     op = fed.graph.get_operation_by_name(penalty.name)
     found.append(f'The penalty {format_op(op)}, depends on the examples of a batch: return it as a '
                  'loss beside the others, with a value for each example.')
-  return found + _describe_writes(write for write in fed.writes if update is not None
+  return found + _describe_updates(write for write in fed.updates if update is not None
                                   and write.op.name == update.name)
 
 
-def _describe_writes(writes) -> List[str]:
+def _describe_updates(updates) -> List[str]:
   return [f'The variable {write.variables[0].name} is changed by the examples of a batch, those of '
-          f'each part by themselves ({format_op(write.op)}).' for write in writes][:1]
+          f'each part by themselves ({format_op(write.op)}).' for write in updates][:1]
 
 
 def _locate(fed, sides, gaps) -> str:
   """Describes the first op that makes them differ."""
-  results = fed.list_results(0)
-  return describe_culprit(fed, sides, [results[gap[1:3]] for gap in gaps],
+  results, fed.runs_per_epoch = fed.list_results(0), None  # A name is worth its time.
+  return describe_culprit(fed, sides, [results[gap[:2]] for gap in gaps],
                           min(_ROUNDING[fed.is_half]['value'], gaps[0].share / 2))
