@@ -1,11 +1,12 @@
 """The culprit: the first op of which both sides compute other values from the same ones.
 
 No layout of rows is believed. A value is the same on both sides if all entries of all shares are,
-in any order, or each share's, or their sum or mean. Integers may be numbers of rows, and what is in
+in any order, or their sum or mean. Integers may be numbers of rows, and what is in
 a branch or a loop cannot be fetched: through these the way leads on to what they come from.
 """
 
-from typing import Any, Dict, Iterable, Optional, Sequence
+import contextlib
+from typing import Any, Dict, Iterable, Optional
 
 import numpy as np
 
@@ -37,30 +38,24 @@ def describe_culprit(fed: FedTowers, sides: Sides, roots: Iterable[Any], limit: 
   return f'; its rows are first mixed by {tensor.op.name}, in the gradient of {format_op(forward)}'
 
 
-def _join_entries(values: Sequence[np.ndarray]) -> np.ndarray:
-  """Returns all entries of arrays, in order of their size."""
-  return np.sort(np.concatenate([np.ravel(value) for value in values]).astype(np.float64))
-
-
 def _find_culprit(fed, sides, roots, limit) -> Optional[Tensor]:
   """Returns the first of the values that differ, from the roots back through all that may."""
-  agrees = _compare(fed, sides, roots, limit)
+  differs = _compare(fed, sides, roots, limit)
   pending, seen = list(roots), {tensor for values in fed.given for tensor in values}
   while pending:
     tensor = pending.pop()
-    if (tensor not in seen and tensor.op.name.startswith(fed.scope)
-        and agrees.get(tensor) is not True):
+    if tensor not in seen and tensor.op.name.startswith(fed.scope) and differs.get(tensor, True):
       seen.add(tensor)
       pending += [fed.totals[tensor]] if tensor in fed.totals else tensor.op.inputs
-  return min((tensor for tensor in seen if agrees.get(tensor) is False),
+  return min((tensor for tensor in seen if differs.get(tensor) and tensor.dtype.is_floating),
              key=lambda tensor: tensor.op._id, default=None)
 
 
-def _compare(fed, sides, roots, limit) -> Dict[Tensor, Optional[bool]]:
-  """Returns which values agree, of all that the roots need; None where none can be said to."""
+def _compare(fed, sides, roots, limit) -> Dict[Tensor, bool]:
+  """Returns whether values differ, of all that the roots need and that can be fetched."""
   needed = find_needed([*(root.op for root in roots), *(own.op for own in fed.totals.values())])
   ops = sorted((op for op in needed if op.name.startswith(fed.scope)), key=lambda op: op._id)
-  dead, agrees = find_dead(ops), {}
+  dead, differs = find_dead(ops), {}
   tensors = [tensor for op in ops if op not in dead for tensor in op.outputs
              if not tensor.dtype._is_ref_dtype and _has_peers(fed, tensor)
              and (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype == tf.bool)]
@@ -70,28 +65,22 @@ def _compare(fed, sides, roots, limit) -> Dict[Tensor, Optional[bool]]:
     def fetch(share, chunk=chunk):
       return [fed.find_peer(tensor, share.tower) for tensor in chunk]
 
-    try:
+    with contextlib.suppress(tf.errors.OpError):
       found = [fed.run(sides.reference, fetch), fed.run(sides.other, fetch, fed.given)]
-    except tf.errors.OpError:
-      continue
-    for tensor, *values in zip(chunk, *(zip(*side) for side in found)):
-      differs = _find_least_share(sides, values) > limit
-      agrees[tensor] = not differs or (False if tensor.dtype.is_floating else None)
-  return agrees
+      for tensor, *values in zip(chunk, *(zip(*side) for side in found)):
+        differs[tensor] = _find_least_share(sides, values) > limit
+  return differs
 
 
 def _find_least_share(sides, values) -> float:
   """Returns by what share values differ, in the way of being the same in which they do least."""
-  left, right = values
-  shares = [find_share(_join_entries(left), _join_entries(right), LEAST)]
+  ways = [[np.sort(np.concatenate([np.ravel(value) for value in side]).astype(np.float64))
+           for side in values]]
   if len({np.shape(value) for side in values for value in side}) == 1:
-    first, *others = [np.asarray(value, np.float64) for side in values for value in side]
-    shares.append(max(find_share(value, first, LEAST) for value in others))
-    for weighs in (False, True):
-      ours, theirs = [sum(np.asarray(value, np.float64) * (share.num_real if weighs else 1)
-                          for share, value in zip(*side)) for side in zip(sides, values)]
-      shares.append(find_share(ours, theirs, LEAST))
-  return min(shares)
+    ways += [[sum(np.asarray(value, np.float64) * (share.num_real if weighs else 1)
+                  for share, value in zip(*side)) for side in zip(sides, values)]
+             for weighs in (False, True)]
+  return min(find_share(ours, theirs, LEAST) for ours, theirs in ways)
 
 
 def _has_peers(fed: FedTowers, tensor: Tensor) -> bool:
