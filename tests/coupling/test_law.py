@@ -11,7 +11,7 @@ from tests.coupling.zoo.parts import ce, dense
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.coupling import fed_towers, law
-from towers.session import steps
+from towers.session import engine
 from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
@@ -261,12 +261,12 @@ def test_a_run_does_not_notice(mode, depth, batch_norm, data, monkeypatch):
       with program.session() as session:
         losses = [session.train() for _ in range(5)]
         values = session.run(tf.global_variables() + tf.local_variables())
-      if steps.has_parts(program):
+      if engine.has_parts(program):
         assert not program.towers[0].call_beside.cache_info().currsize
       return [losses, len(program.graph.get_operations()), *values]
 
   measured = run()
-  monkeypatch.setattr(steps, 'has_parts', lambda program: False)
+  monkeypatch.setattr(engine, 'has_parts', lambda program: False)
   for ours, expected in zip(measured, run()):
     np.testing.assert_array_equal(ours, expected)
 
@@ -284,7 +284,7 @@ def test_two_workers_do_not_notice_and_are_judged_too(batch_norm, monkeypatch, c
   assert not [record for record in caplog.records if '2 parts' in record.getMessage()]
   run(lambda batch, is_training: normed(batch, is_training, contrast))
   assert [record.getMessage() for record in caplog.records if '2 parts' in record.getMessage()]
-  monkeypatch.setattr(steps, 'has_parts', lambda program: False)
+  monkeypatch.setattr(engine, 'has_parts', lambda program: False)
   losses, weights = run(drawing)
   assert losses == measured[0]
   for ours, expected in zip(weights, measured[1]):
