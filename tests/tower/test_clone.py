@@ -14,7 +14,7 @@ from tests.coupling.zoo.parts import XY
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
-from towers.session import steps
+from towers.session import engine
 from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
@@ -197,7 +197,7 @@ def assert_same_values(left, right):
 
 @pytest.fixture(autouse=True)
 def unjudged(monkeypatch):
-  monkeypatch.setattr(steps, 'has_parts', lambda program: False)
+  monkeypatch.setattr(engine, 'has_parts', lambda program: False)
 
 
 # By what is said of them: they hold or remember something.
