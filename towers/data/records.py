@@ -178,7 +178,7 @@ def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
     components = find_components(dataset, name)
     kind, quotes = find_parsing(dataset)
     if kind:
-      _check(payload, kind)
+      read_example(payload, kind)
     # First without its error, of which Python may not be told.
     silent, loud = (tf.data.make_initializable_iterator(made) for made in (
         dataset.apply(tf.data.experimental.ignore_errors()), dataset))
@@ -196,14 +196,6 @@ def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
           reason = find_reason(error)
         raise BadRecordError(f'parse fails: {reason}') from None
   return _Parsed(components.with_shapes_of(example), components.with_ranks_of(example), kind)
-
-
-def _check(payload, kind):
-  """Raises a BadRecordError if a record is not of the kind that `parse` takes."""
-  try:
-    read_example(payload, kind)
-  except ValueError as error:
-    raise BadRecordError(f'its payload is no tf.train.{kind}: {error}') from None
 
 
 def _parse_first(records, parse, name, bad_records) -> Tuple[bytes, _Parsed]:
@@ -269,7 +261,11 @@ class _Reader(NamedTuple):
   def _read(self, indices):
     payloads = self.records.read(indices)
     for position in np.flatnonzero(~self.is_known[indices]).tolist() if self.kind else ():
-      payloads[position] = self._look(payloads[position])
+      try:  # An op may be given no other, see `read_example`.
+        if not isinstance(payloads[position], BadRecordError):
+          read_example(payloads[position], self.kind)
+      except BadRecordError as error:
+        payloads[position] = error
     is_read = np.array([not isinstance(payload, BadRecordError) for payload in payloads])
     self.is_known[indices[is_read]] = True
     for position in np.flatnonzero(~is_read).tolist():
@@ -278,15 +274,6 @@ class _Reader(NamedTuple):
     column = np.empty(len(payloads), object)
     column[:] = payloads
     return column, is_read
-
-  def _look(self, payload):
-    """Returns a record, or why it is not of the kind that an op may be given."""
-    try:
-      if not isinstance(payload, BadRecordError):
-        _check(payload, self.kind)
-    except BadRecordError as error:
-      return error
-    return payload
 
   def _find_reason(self, record: bytes) -> str:
     """Returns why a record that was read cannot be parsed."""

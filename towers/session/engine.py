@@ -259,8 +259,11 @@ class Engine:
     if self.has_other_workers:
       self._votes.count(results[calls.num_fetches - 1], self.step)
     num_examples = None if calls.count_at is None else results[calls.count_at]
-    if num_examples == 0:
-      self._say_empty()
+    if num_examples == 0 and not self._has_said_empty:
+      self._has_said_empty = True
+      write_line(f'WARNING: all examples of step {self.step + 1} are damaged and left out: its '
+                 'loss is NaN, a mean of nothing, and no gradient has changed a weight (further '
+                 'such steps are not named)')
     self.activity = 'training'
     loss, is_done = self.metrics.add(self.step, results, num_examples), results[1]
     if is_done or is_done is None:  # An op without a guard gives None.
@@ -271,14 +274,6 @@ class Engine:
       retried = self._retry()
       return StepResult(retried.loss, retried)
     return StepResult(loss)
-
-  def _say_empty(self):
-    """Says once that a step has no example left."""
-    if not self._has_said_empty:
-      write_line(f'WARNING: all examples of step {self.step + 1} are damaged and left out: its '
-                 'loss is NaN, a mean of nothing, and no gradient has changed a weight (further '
-                 'such steps are not named)')
-    self._has_said_empty = True
 
   def check_pass(self) -> None:
     """Refuses by a UsageError to validate in the middle of another pass."""

@@ -58,19 +58,14 @@ def decode_labelled(record: bytes, *, num_classes: int, first_label: int,
   Raises:
     BadRecordError: it is no Example, lacks a feature, or has a label out of range.
   """
-  try:
-    features = decode_example(record, names)
-    for name, kind in zip(names, (bytes, int)):
-      values = features.get(name, [])
-      if len(values) != 1 or not isinstance(values[0], kind):
-        found = f'{len(values)} times' + (f', of {type(values[0]).__name__}' if values else '')
-        others = ', '.join(sorted(decode_example(record))) or 'no others'
-        raise BadRecordError(f'the feature {name} is needed once, of {kind.__name__}; it is there '
-                             f'{found}, and there are {others}')
-  except BadRecordError:
-    raise
-  except ValueError as error:
-    raise BadRecordError(f'its payload is no tf.train.Example: {error}') from None
+  features = decode_example(record, names)
+  for name, kind in zip(names, (bytes, int)):
+    values = features.get(name, [])
+    if len(values) != 1 or not isinstance(values[0], kind):
+      found = f'{len(values)} times' + (f', of {type(values[0]).__name__}' if values else '')
+      others = ', '.join(sorted(decode_example(record))) or 'no others'
+      raise BadRecordError(f'the feature {name} is needed once, of {kind.__name__}; it is there '
+                           f'{found}, and there are {others}')
   [image], [label] = (features[name] for name in names)
   if not first_label <= label < first_label + num_classes:
     raise BadRecordError(f'the label {label} lies outside {first_label} to '
@@ -99,7 +94,7 @@ def decode_example(content: bytes, only: Optional[Iterable[str]] = None) -> Dict
     only: names of the features to return, or None for all; others are not copied.
 
   Raises:
-    ValueError: these bytes are no Example.
+    BadRecordError: these bytes are no Example.
   """
   features = read_example(content).features.feature
   names = features if only is None else [name for name in only if name in features]

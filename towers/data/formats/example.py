@@ -8,19 +8,25 @@ op's error quotes bytes that are not UTF-8, 1.14 ends the process too, before Py
 import functools
 from typing import Any, Tuple
 
+from towers.data.bad_records import BadRecordError
+
 
 def read_example(content: bytes, kind: str = 'Example') -> Any:
-  """Returns a `tf.train.Example`, or a SequenceExample; raises a ValueError if it is none."""
+  """Returns a `tf.train.Example`, or a SequenceExample; raises a BadRecordError if it is none."""
   make, decode_error = _find_types(kind)
   example = make()
   try:
     num_bytes = example.MergeFromString(content)
   except decode_error:
     # Its own message differs between versions, and says no more.
-    raise ValueError('a field is damaged, or ends behind its message') from None
+    raise _refusal(kind, 'a field is damaged, or ends behind its message') from None
   if num_bytes < len(content):  # Before protobuf 4 the end of a group that never began is no error.
-    raise ValueError(f'a group ends at byte {num_bytes} that never began')
+    raise _refusal(kind, f'a group ends at byte {num_bytes} that never began')
   return example
+
+
+def _refusal(kind, reason):
+  return BadRecordError(f'its payload is no tf.train.{kind}: {reason}')
 
 
 @functools.lru_cache(maxsize=None)
