@@ -4,8 +4,12 @@ import math
 
 import pytest
 
+import towers
+from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.checkpoint.history import HISTORY, History
+from towers.placement.counters import get_examples_seen
+from towers.tensorflow_v1 import tf
 
 
 def history_of(values, **settings):
@@ -88,3 +92,20 @@ def test_no_file_is_no_warning(tmp_path):
 def test_a_metric_that_nobody_measures_is_named():
   with pytest.raises(UsageError, match='best_metric=f1: validation measures loss, accuracy'):
     History(metric='f1').check_metric(['loss', 'accuracy'])
+
+
+def test_another_length_is_told_where_the_rate_falls_over_the_run(tmp_path, capsys):
+  def train(epochs, folder, rate):
+    program = small.program(optimizer=tf.train.GradientDescentOptimizer, learning_rate=rate)
+    towers.train(program, epochs=epochs, checkpoint_dir=str(tmp_path / folder))
+    return capsys.readouterr().out
+
+  def fall(plan):
+    seen = tf.cast(get_examples_seen().read_value(), tf.float32)
+    return tf.train.cosine_decay(0.1, seen, plan.num_examples * 4)
+
+  for folder, rate in (('falling', fall), ('constant', 0.1)):
+    line = 'the run was to have 1 epochs and is now to have 2 epochs: a rate that falls'
+    assert 'was to have' not in train(1, folder, rate)
+    assert (line in train(2, folder, rate)) == (folder == 'falling')
+    assert 'was to have' not in train(2, folder, rate)

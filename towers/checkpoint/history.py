@@ -24,11 +24,16 @@ HISTORY = 'history.json'
 MOST_ROLLBACKS = 3
 _RATE_FACTOR = 0.5
 _SCHEMA = dict(validations=[{'step': int, str: float}], rollbacks=[dict(step=int, to=int)],
-               metric=(str, None))
+               metric=(str, None), length=(str, None))
 
 
 class History:
-  """The validations and rollbacks of a run so far."""
+  """The validations and rollbacks of a run so far.
+
+  Attributes:
+    metric: by which the best is kept.
+    length: of the run, as '8 epochs'; None if it does not say.
+  """
 
   def __init__(self, *, metric: Optional[str] = None, patience: Optional[int] = None):
     """Starts an empty history.
@@ -37,6 +42,7 @@ class History:
     `patience` validations in a row without a new best the run is to stop.
     """
     self.metric, self._is_of_run = parse_best_metric(metric or 'loss'), metric is None
+    self.length: Optional[str] = None
     self._patience = patience
     self._validations: List[Dict[str, Any]] = []
     self._rollbacks: List[Dict[str, int]] = []
@@ -100,7 +106,7 @@ class History:
   def format(self) -> str:
     """Returns the text of the file."""
     return seal(dict(validations=self._validations, rollbacks=self._rollbacks,
-                     metric=str(self.metric))) + '\n'
+                     metric=str(self.metric), length=self.length)) + '\n'
 
   def check_metric(self, names: Sequence[str] = ()) -> None:
     """Raises a UsageError if validation does not measure, or did not, the metric of the best."""
@@ -129,6 +135,7 @@ class History:
   def _take(self, content, step):
     if self._is_of_run:
       self.metric = parse_best_metric(content.get('metric') or str(self.metric))
+    self.length = content.get('length')
     self._validations = content['validations']
     self._rollbacks = [rollback for rollback in content['rollbacks'] if rollback['to'] <= step]
     self._drop_validations_after(step)

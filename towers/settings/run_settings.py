@@ -51,6 +51,13 @@ class RunSettings(_Values):
     return plan.steps_in(_DEFAULT_EPOCHS if self.epochs is None else self.epochs)
 
   @property
+  def length(self) -> str:
+    """Of the whole run, in words."""
+    if self.steps is not None:
+      return f'{self.steps:,} steps'
+    return f'{_DEFAULT_EPOCHS if self.epochs is None else self.epochs:g} epochs'
+
+  @property
   def keeps_curves(self) -> bool:
     """Whether the run samples its metrics, for summaries or the report."""
     return self.summary_dir is not None or self.report is not None

@@ -278,6 +278,12 @@ class Run:
     timetable = build_timetable(self._settings, session.plan)
     if path is not None:
       write_line(f'resumed from {path}: {session.step} of {timetable.total_steps} steps are done')
+    length, is_constant = self._settings.length, isinstance(self.program.learning_rate, float)
+    if path is not None and history.length not in (None, length) and not is_constant:
+      write_line(f'the run was to have {history.length} and is now to have {length}: a rate that '
+                 'falls over the whole run, as schedule=cosine, goes on as one of the new length, '
+                 f'with {session.learning_rate():.3g}')
+    history.length = length
     # The chief's clock counts.
     return timetable if self._is_chief else timetable._replace(save_seconds=None)
 
