@@ -117,8 +117,10 @@ def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> Non
           f'The op {write.op.name} changes the variable {variable.name} while the loss is '
           f'computed, so that it would run {often}on each of {num_towers} towers in one step, in '
           'any order: put it into tf.GraphKeys.UPDATE_OPS and do not let the loss wait for it (for '
-          'slim and tf.layers leave updates_collections at its default), or train with one tower '
-          'and accumulate=1.')
+          'slim and tf.layers leave updates_collections at its default). Or compute what it '
+          'writes from the examples of all towers, by x = towers.all_rows(x) for their rows x, or '
+          'by towers.all_sum: then it is put there by itself. Or train with one tower and '
+          'accumulate=1.')
 
 
 def check_replicated(writes: StepWrites) -> None:

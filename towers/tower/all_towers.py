@@ -24,10 +24,12 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
+from towers.graph.walk import find_needed
+from towers.graph.writes import brings_values
 from towers.input.batch import Batch
 from towers.placement.host import HOST
 from towers.placement.workers import ALONE, Workers, sum_over_workers
-from towers.tensorflow_v1 import Tensor, tf
+from towers.tensorflow_v1 import Operation, Tensor, tf
 from towers.tower.tower import Tower
 
 SUMS = 'towers/all_sums'
@@ -124,6 +126,15 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
   own = x[:part.batch.num_examples] if part.batch.has_filler else x
   rows = own if part.num_towers == 1 else _join_rows(own, part)
   return (rows, _find_places(x, part)) if with_places else rows
+
+
+def is_own(op: Operation, tensors: Any) -> bool:
+  """Returns whether an op depends on the tensors of a tower's batch, or what it draws or is fed,
+  but through what all towers share."""
+  sums, slots = [{tensor.op for tensor in tf.get_collection(key)} for key in (SUMS, SLOTS)]
+  batch = {tensor.op for tensor in tf.nest.flatten(tensors)}
+  return any(source in batch or source in slots or brings_values(source)
+             for source in find_needed([op], by_control=False, without=sums))
 
 
 def _check(name, x, part, has_shape, advice):

@@ -68,7 +68,7 @@ def sum_returned(returned: Any, batch: Batch) -> 'Sums':
   """
   loss: Any = returned
   metrics: Dict[str, Any] = {}
-  if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
+  if has_metrics(returned):
     loss, metrics = returned
   elif isinstance(returned, tuple) and len(returned) == 2 and type(returned[1]) in (list, tuple):
     raise UsageError(f'The model returned its metrics as a {type(returned[1]).__name__} of '
@@ -90,6 +90,11 @@ def sum_returned(returned: Any, batch: Batch) -> 'Sums':
   for name, value in metrics.items():
     sums.add(name, f'The metric {name}', value, _FIX_METRIC)
   return sums
+
+
+def has_metrics(returned: Any) -> bool:
+  """Returns whether what a model has returned is its loss and a dict of metrics."""
+  return isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)
 
 
 def _name_losses(loss) -> Dict[str, Any]:

@@ -5,17 +5,18 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from towers.data.components import naming_errors
 from towers.data.composite import decode_batch
+from towers.graph.postponed import postpone_writes
 from towers.input.batch import Batch
 from towers.input.places import build_places
 from towers.placement import variables
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
-from towers.tower.all_towers import joining
+from towers.tower.all_towers import is_own, joining
 from towers.tower.drawing.draws import Draws
 from towers.tower.foreign.calls import call_as_is
 from towers.tower.foreign.python_switch import answering
 from towers.tower.global_batch import GlobalBatch
-from towers.tower.losses import Weighted
+from towers.tower.losses import Weighted, has_metrics
 from towers.tower.named_devices import giving_way
 from towers.tower.norms.joined import joining_norms
 from towers.tower.precision import Precision, cast_inputs, float32_getter
@@ -79,7 +80,27 @@ class ModelCall(NamedTuple):
       contexts.enter_context(giving_way(store.devices))
       contexts.enter_context(joining_norms(tensors, scope=scope))
       contexts.enter_context(answering(self.is_training))
-      return call_as_is(self.model, decode_batch(tensors), self.is_training)
+      num_ops = len(tf.get_default_graph().get_operations())
+      returned = call_as_is(self.model, decode_batch(tensors), self.is_training)
+      self._postpone_writes(tf.get_default_graph().get_operations()[num_ops:], returned, tensors)
+      return returned
+
+  def _postpone_writes(self, ops, returned, tensors):
+    """Leaves to the end of the step what the loss waits for and one tower can write for all."""
+    is_alone = self.whole.num_towers * self.whole.num_micro_batches == 1
+    loss, metrics = returned if has_metrics(returned) else (returned, {})
+    penalties = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
+    losses, others = [[value.op for value in tf.nest.flatten(part, expand_composites=True)
+                       if tf.is_tensor(value)] for part in ([loss, penalties], metrics)]
+    # Averages may be in the collection all the same.
+    trained = {variable.op for variable in tf.trainable_variables() if variable.trainable}
+
+    def may_postpone(write, variable):
+      # The second to last part, of an average without bias, which has variables of its own.
+      is_average = 'moving_' in '/'.join(variable.name.split('/')[-2:])
+      return variable not in trained and (is_average or is_alone or not is_own(write, tensors))
+
+    postpone_writes(ops, losses, others, may_postpone)
 
 
 class Beside(NamedTuple):

@@ -24,7 +24,7 @@ def spectral_norm_update_ops(b, is_training):
   return ce(tf.matmul(b['x'], _sn(w, True)), b['y'])
 
 
-@case('coupled', XY)
+@case('exact', XY)
 def spectral_norm_in_place(b, is_training):
   w = tf.get_variable('w', [6, 4], initializer=tf.random_normal_initializer())
   return ce(tf.matmul(b['x'], _sn(w, False)), b['y'])

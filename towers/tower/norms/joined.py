@@ -22,7 +22,7 @@ from towers.graph.source import format_op
 from towers.graph.walk import find_needed
 from towers.graph.writes import brings_values, find_step_writes
 from towers.tensorflow_v1 import Operation, Tensor, other_norms, tf
-from towers.tower.all_towers import SUMS, all_sum, joins_norms
+from towers.tower.all_towers import all_sum, is_own, joins_norms
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.tower import Tower
 
@@ -53,22 +53,15 @@ def joining_norms(tensors: Any, *, scope: str) -> Iterator[None]:
 def check_joined(tower: Tower) -> None:
   """Refuses moving averages that a tower moves by moments of its own examples, and layers in a
   branch that it may take where another does not."""
-  joined = {total.op for total in tf.get_collection(SUMS)}
-  examples = {tensor.op for tensor in tower.batch.flatten() if tf.is_tensor(tensor)}
-
-  def is_own(op):
-    return any(source in examples or brings_values(source)
-               for source in find_needed([op], by_control=False, without=joined))
-
   for choice in tf.get_collection(_CHOICES):
-    if is_own(choice.op):
+    if is_own(choice.op, tower.batch.tensors):
       raise UsageError(
           f'batch_norm=sync: batch normalisation is in a branch of tf.cond that '
           f'{format_op(choice.op)}, chooses by the examples of a tower, so that another tower may '
           f'not take it: choose by is_training alone, or {_FIX}')
   for write in find_step_writes([tower.loss], tower.update_ops).late:
     for variable in filter(is_moving_average, write.variables):
-      if is_own(write.op):
+      if is_own(write.op, tower.batch.tensors):
         raise UsageError(
             f'batch_norm=sync: {variable.name} is moved by moments of each tower\'s own examples '
             f'({format_op(write.op)}), which are not those of tf.nn.moments or a fused kernel over '

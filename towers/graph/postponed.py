@@ -1,0 +1,102 @@
+"""Postponed writes: those that a loss waits for, put into UPDATE_OPS, where one tower runs them.
+
+  u.assign(new) ──control──► sigma ──► loss        becomes        new ──► sigma ──► loss
+                                                                   └──► u.assign(new)
+
+What reads the variable after the write gets the value that is written. A write stays where it is if
+that value is not known, as in a loop or where several writes of the variable are read in between.
+"""
+
+import re
+from typing import Any, Callable, Container, Dict, List, Sequence
+
+from towers.graph.walk import find_dependents, find_needed
+from towers.tensorflow_v1 import Operation, replaced, tf
+
+_WRITES = re.compile('Assign(Add|Sub|)VariableOp$|ResourceScatter')
+# Ops that pass a handle on.
+_PASSES = ('Switch', 'Identity')
+
+
+def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
+                    others: Sequence[Operation],
+                    may_postpone: Callable[[Operation, Operation], bool]) -> None:
+  """Puts writes that losses wait for into UPDATE_OPS.
+
+  Args:
+    ops: of a model's call.
+    losses, others: its results. What others alone wait for stays, such as a metric's total.
+    may_postpone: whether the write of a variable may run once a step: (write, variable).
+  """
+  writes = [op for op in ops if _WRITES.match(op.type)]
+  after = find_dependents(writes)
+  of_losses, needed = find_needed(losses, within=after), find_needed(others, within=after)
+  needed |= of_losses
+  early = [op for op in writes if op in of_losses]
+  last: Dict[Operation, Operation] = {}
+  for write in early:
+    variable, context = _find_variable(write), write._get_control_flow_context()
+    if (variable.type != 'VarHandleOp' or context is not None and context.GetWhileContext()
+        or not may_postpone(write, variable) or not _replace_reads(write, early, needed)):
+      continue
+    for reader in write._control_outputs:
+      if reader in needed:
+        kept = [source for source in reader.control_inputs if source is not write]
+        reader._remove_all_control_inputs()
+        reader._add_control_inputs(kept)
+    if variable in last:
+      write._add_control_input(last[variable])
+    last[variable] = _leave_branches(write)
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, last[variable])
+
+
+def _find_variable(op):
+  """Returns the op of the variable that an op takes first, or what its handle comes from."""
+  op = op.inputs[0].op
+  while op.type in _PASSES:
+    op = op.inputs[0].op
+  return op
+
+
+def _replace_reads(write: Operation, early: List[Operation], needed: Container[Operation]) -> bool:
+  """Gives what reads the variable after a write its value; returns whether it is known."""
+  variable, context = _find_variable(write), write._get_control_flow_context()
+  reads = [op for op in find_dependents([write], within=needed) if op is not write and op.inputs
+           and op.inputs[0].dtype == tf.resource and _find_variable(op) is variable
+           and op.type not in _PASSES]
+  if not reads:
+    return True
+  alone = sum(_find_variable(other) is variable for other in early) == 1
+  if not alone or not write.type.startswith('Assign') or any(
+      op.type != 'ReadVariableOp' or op._get_control_flow_context() is not context for op in reads):
+    return False
+  handle, value = write.inputs
+  with tf.control_dependencies(None), replaced((write.graph, '_control_flow_context', context)):
+    if write.type != 'AssignVariableOp':
+      old = tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
+      value = old + value if write.type.startswith('AssignAdd') else old - value
+    value = tf.stop_gradient(value)  # As a variable that is read.
+  for read in reads:
+    _replace(read.outputs[0], value)
+  return True
+
+
+def _replace(tensor: Any, other: Any) -> None:
+  for reader in tensor.consumers():
+    for index, taken in enumerate(reader.inputs):
+      if taken is tensor:
+        reader._update_input(index, other)
+
+
+def _leave_branches(op: Operation) -> Operation:
+  """Returns an op after a write that runs where the branches around this one are not taken too."""
+  context = op._get_control_flow_context()
+  while context is not None:
+    if hasattr(context, 'pred'):
+      with tf.control_dependencies(None):
+        branches = tf.raw_ops.Switch(data=context.pred, pred=context.pred)
+        with tf.control_dependencies([op]):
+          taken = tf.identity(branches[context.branch])
+        op = tf.raw_ops.Merge(inputs=[taken, branches[1 - context.branch]])[0].op
+    context = context.outer_context
+  return op
