@@ -9,6 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
+import towers
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.base.usage_error import UsageError
@@ -97,7 +98,16 @@ def in_a_branch(batch, is_training):
   return tf.cond(is_training, lambda: build(True), lambda: build(False))
 
 
+def by_placeholders(batch, is_training):
+  """A class builds its net on placeholders, of which one chooses the branch of its layer."""
+  features, labels = [tf.placeholder(part.dtype, [None, *part.shape[1:]]) for part in batch]
+  trains = tf.placeholder(tf.bool, [])
+  losses = normed(by_layers())((features, labels), trains)
+  return towers.fed({features: batch[0], labels: batch[1], trains: is_training}, losses)
+
+
 LAYERS = {
+    'placeholders': by_placeholders,
     'fused': normed(by_layers()),
     'fused twice': normed(lambda x, is_training: by_layers(name='two')(
         tf.nn.relu(by_layers(name='one')(x, is_training)), is_training)),
