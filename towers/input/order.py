@@ -34,7 +34,7 @@ POINT_TENSOR = 'towers/point'
 _VERSION = 1
 # What is read again, whichever ends first: a start takes no longer, however slow the source is.
 _MOST_READ = 16
-_MOST_SECONDS = 1.0
+_MOST_SECONDS = 3.0
 _SECONDS_TO_WAIT = 0.003  # In which threads fill their buffers.
 
 
