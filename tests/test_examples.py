@@ -1,4 +1,4 @@
-"""The examples: short, and they do what they say."""
+"""The examples and recipes: short, and they do what they say."""
 
 import functools
 import os
@@ -151,3 +151,34 @@ def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_tow
   assert before.count('the batch is lost') == 2
   assert before.count('compute on the same examples') == 1
   assert 'no batch is lost' in after
+
+
+# Of each recipe a line of output, with numbers, and what they must be.
+RECIPES = {
+    'state': (r'loss ([\d.]+)', lambda loss: loss < 0.6),
+    'distillation': (r'accuracy ([\d.]+)', lambda accuracy: accuracy > 0.7),
+    'average_checkpoints': (r'validation loss ([\d.]+), of the mean ([\d.]+)',
+                            lambda each, mean: mean < each),
+    'stream': (r'weights \[([-\d.]+), ([-\d.]+), ([-\d.]+)\]',
+               lambda *weights: weights == (2, -1, 0.5)),
+    'policy': (r'machine (\d) in (\d+)% of plays', lambda best, share: best == 2 and share > 90),
+    'class_balance': (r'rare ones found: ([\d.]+), balanced ([\d.]+)',
+                      lambda plain, balanced: balanced > plain + 0.2),
+    'notebook': (r'kernel \[([\d.]+), ([\d.]+), ([\d.]+)\]', lambda *kernel: kernel == (1, 1, 1)),
+    # 1 - 0.1 (the clipped gradient + 0.5)
+    'decay_after_clipping': (r'weight ([\d.]+)', lambda weight: weight == 0.8793)}
+
+
+def test_each_recipe_has_a_test_and_a_line():
+  names = {name[:-3] for name in os.listdir(os.path.join(ROOT, 'examples', 'recipes'))
+           if name.endswith('.py') and name != '__init__.py'}
+  with open(os.path.join(ROOT, 'docs', 'recipes.md'), encoding='utf-8') as file:
+    assert names == set(RECIPES) == set(re.findall(r'examples\.recipes\.(\w+)', file.read()))
+
+
+@pytest.mark.nightly(but=['policy'])
+@pytest.mark.parametrize('name', list(RECIPES))
+def test_a_recipe_does_what_it_says(name):
+  pattern, is_right = RECIPES[name]
+  output = run_example(f'recipes.{name}')
+  assert is_right(*map(float, re.search(pattern + r'\n', output).groups())), output
