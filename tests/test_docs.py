@@ -216,7 +216,6 @@ def test_every_form_of_your_own_data_gives_a_batch(tmp_path, monkeypatch):
   names = dict(towers=towers, tf=tf, images=random.rand(3, 4), labels=np.arange(3),
                web=towers.from_arrays(np.zeros(6)), code=towers.from_arrays(np.zeros(2)))
   programs = python_blocks(os.path.join('docs', 'data.md'))
-  programs += python_blocks(os.path.join('docs', 'augmentation.md'))
   names['pictures'] = random.randint(256, size=(3, 32, 32, 3)).astype(np.uint8)
   forms = (2, 2, 3, 2, 2, 2, 5)
   for program, num_tensors in zip(programs, forms):

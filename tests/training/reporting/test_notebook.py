@@ -14,7 +14,7 @@ from tests.test_docs import python_blocks
 from tests.training.reporting.test_progress import run
 from towers.process.signals import Interrupted
 
-[CELL] = python_blocks(os.path.join('docs', 'notebooks.md'))
+[CELL] = python_blocks(os.path.join('docs', 'recipes.md'))
 MAIN = 'import towers; towers.main()'
 
 
