@@ -181,7 +181,7 @@ def test_a_flag_without_its_annex_says_what_to_install(
   monkeypatch.chdir(tmp_path)
   assert main(['main.py', *flags]) == 2
   [line] = capsys.readouterr().err.splitlines()
-  asked = flags[0].split('=')[0] if package == 'tools' else flags[0]
+  asked = flags[0].split('=')[0] if package == 'tools' else flags[0].lstrip('-')
   assert line == (f'towers: error: {asked} needs the package towers-{package}, which is not '
                   f'installed: pip install extras/towers_{package}, in a clone of towers.')
 

@@ -103,6 +103,10 @@ def test_the_chief_alone_writes():
   for task in (SECOND, dict(type='evaluator')):
     tuned = Config(autotune=True).for_worker(read(dict(worker=TWO), task))
     assert tuned.autotune == (task is SECOND)
+  # Which measures what the workers do not.
+  for settings in (dict(validation='none'), dict(validation_tower=True)):
+    found = Config(**settings).for_worker(read(dict(worker=TWO), dict(type='evaluator')))
+    assert (found.validation, found.validation_tower) == ('switch', False)
 
 
 @pytest.mark.parametrize('name', ['check', 'find_batch', 'input_only'])

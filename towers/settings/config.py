@@ -40,7 +40,7 @@ class Config(_Values):
     if not cluster.is_chief:
       changes.update(export_dir=None)
     if cluster.is_evaluator:
-      changes.update(validation_tower=False, autotune=False)
+      changes.update(validation='switch', validation_tower=False, autotune=False)
     return dataclasses.replace(self, **changes)
 
   def peak_learning_rate(self) -> float:
