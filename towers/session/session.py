@@ -60,18 +60,23 @@ class Session(OpenSession):
         variable has changed; the step counts as done, so that one may go on.
     """
     if batch is None:
-      return self._train(self.take_step)
-    with self._called() as engine, engine.fed(batch):
-      return self._train(engine.take_step)
+      loss, not_finite = self.take_step()
+      if not_finite is not None:
+        self._refuse(not_finite)
+    else:
+      with self._called() as engine, engine.fed(batch):
+        loss, not_finite = engine.take_step()
+        if not_finite is not None:
+          self._refuse(not_finite)
+    return float(loss)
 
-  def _train(self, take_step):
-    loss, not_finite = take_step()
-    if not_finite is not None and not not_finite.is_done:
+  def _refuse(self, not_finite):
+    """Skips a step that is not finite, and raises, unless it was done on the second try."""
+    if not not_finite.is_done:
       self.skip()
       raise RunError(f'Step {self.step} is not finite: {not_finite.describe()}. It has changed no '
                      'variable. Lower the learning rate or clip the gradients; or catch this '
                      'error to go on with the next step.')
-    return float(loss)
 
   def take_step(self, validation_pass: Optional[ValidationPass] = None) -> StepResult:
     """Does what `train` does, and says where the step was not finite; then only `skip` counts it.
