@@ -145,9 +145,10 @@ _MISTAKES = {
     'tf.cond(value, lambda: …, lambda: …), or tf.where.',
 
     r"(int\(\) argument|operand).*'NoneType'|None values not|(Contents|elements).*None|\(None\)":
-    'The model computes with None, as of an open size of its batch, of the shapes {shapes}: of the '
-    'rows it is a number with last_batch=drop or carry; or write tf.shape(x)[0]. TensorFlow says'
-    '{at}: {error}',
+    'The model computes with None: an open size of its batch, of the shapes {shapes} (of the rows a '
+    'number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by a variable '
+    'with replicas or a snapshot (use variables=host and validation=switch). TensorFlow says{at}: '
+    '{error}',
 
     "does not match type|has DataType|that don't all match|Tensor conversion requested dtype":
     'The model does not take the dtypes of its batch, which are {dtypes}: cast arrays before, as '

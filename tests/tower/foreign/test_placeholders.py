@@ -111,7 +111,7 @@ def test_a_class_with_placeholders_trains_as_on_tensors(num_towers, tower_build,
 @pytest.mark.parametrize('settings', small.nightly_but([1], [0, 1, 2]))
 def test_its_other_settings(settings):
   settings = [dict(accumulate=2, batch_size=6), dict(variables='replicated', batch_norm='sync'),
-              dict(validation_tower=True, num_towers=3, average_weights=0.9)][settings]
+              dict(num_towers=3, average_weights=0.9)][settings]
   numbers, variables = read(model, **settings)
   expected_numbers, expected = read(on_tensors, **settings)
   assert numbers == pytest.approx(expected_numbers, rel=1e-6)

@@ -53,7 +53,7 @@ def read(in_python, folder, **settings):
 SETTINGS = [
     dict(num_towers=1), dict(num_towers=2, input_mode='next'),
     dict(num_towers=3, tower_build='clone', variables='replicated'),
-    dict(average_weights=0.9, last_batch='pad', batch_norm='mean'),
+    dict(average_weights=0.9, last_batch='drop', batch_norm='mean'),
     dict(accumulate=3, input_mode='shard', staging_depth=0),
     dict(precision='mixed', batch_norm='sync')]
 

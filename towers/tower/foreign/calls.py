@@ -68,9 +68,8 @@ def _idle_optimizers(graph: Graph) -> Iterator[Dict[Operation, str]]:
       steps = tf.get_collection(tf.GraphKeys.GLOBAL_STEP)
       if step is not None and not any(step is own for own in steps):
         tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.assign_add(step, 1))
-      name = type(optimizer).__name__
+      op, name = tf.no_op('idle_optimizer'), type(optimizer).__name__
       tf.add_to_collection(IDLE_OPTIMIZERS, name)
-      op = tf.no_op('idle_optimizer')
       idle[op] = name
       return op
 
