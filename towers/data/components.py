@@ -145,7 +145,7 @@ _MISTAKES = {
     'tf.cond(value, lambda: …, lambda: …), or tf.where.',
 
     r"(int\(\) argument|operand).*'NoneType'|None values not|(Contents|elements).*None|\(None\)":
-    'The model computes with None: an open size of its batch, of the shapes {shapes} (of the rows a '
+    'The model computes with None: an open size of its batch, of the shapes {shapes} (of rows a '
     'number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by a variable '
     'with replicas or a snapshot (use variables=host and validation=switch). TensorFlow says{at}: '
     '{error}',
