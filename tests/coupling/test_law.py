@@ -167,7 +167,7 @@ def test_a_draw_that_does_not_go_by_the_place_of_a_row_is_named(size, caplog, mo
 
   def at_the_first_place(self, share, total):
     fed = feed(self, share, total)
-    fed[self.towers[share.tower].batch.place.first] = 0
+    fed[self.towers[share.tower].batch.row_offset.first] = 0
     return fed
 
   assert judge(drawing, xy(size), caplog, batch_norm='sync') == []

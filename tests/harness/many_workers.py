@@ -27,9 +27,9 @@ import threading
 import time
 
 from towers.placement.cluster import Cluster
-from towers.workers import peers as peers_module
+from towers.workers import meeting as meeting_module
 from towers.workers.connection import encode
-from towers.workers.peers import Peers
+from towers.workers.meeting import Peers
 from towers_launch.ports import find_free_ports
 
 _OF_A_PROCESS = 256
@@ -123,7 +123,7 @@ def _run_chief(pipe, port, num_workers):
     beats.append(time.monotonic())
     miss(self, gone)
 
-  peers_module.end_process, Peers._miss = end, beat
+  meeting_module.end_process, Peers._miss = end, beat
   peers = Peers(_cluster_of(port, num_workers, 0), tell=str)
   _live(peers, note)
   with peers.watched(_SECONDS):
@@ -145,7 +145,7 @@ def _run_others(pipe, port, num_workers, ranks):
     with lock:
       reasons.setdefault(threading.current_thread(), reason)
 
-  peers_module.end_process = end
+  meeting_module.end_process = end
   list(threads.map(_live, all_peers))
   with contextlib.ExitStack() as stack:
     for peers in all_peers:

@@ -16,9 +16,9 @@ from tests.harness.in_process_cluster import find_ports
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster, Token
 from towers.process.run_error import RunError
-from towers.workers import peers as peers_module
+from towers.workers import meeting as meeting_module
 from towers.workers.agreement import check_alike
-from towers.workers.peers import Peers
+from towers.workers.meeting import Peers
 from towers_launch.tf_config import format_tf_config
 
 pytestmark = pytest.mark.plain
@@ -117,7 +117,7 @@ def test_strangers_disturb_nobody(addresses, threads, caplog):
 
 
 def test_who_does_not_say_a_rank_in_time_is_left(addresses, threads, monkeypatch):
-  monkeypatch.setattr(peers_module, '_SECONDS_TO_SAY_WHO', 1)
+  monkeypatch.setattr(meeting_module, '_SECONDS_TO_SAY_WHO', 1)
   chief = threads.submit(report, addresses, 0, 0, 20)
   with connect(addresses[0]) as silent, connect(addresses[0]) as slow:
     silent.settimeout(10)

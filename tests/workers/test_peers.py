@@ -14,8 +14,8 @@ from tests.harness.in_process_cluster import find_ports
 from tests.harness.processes import wait_until
 from towers.placement.cluster import Cluster
 from towers.process.run_error import WorkerGone
-from towers.workers import peers as peers_module
-from towers.workers.peers import Peers
+from towers.workers import meeting as meeting_module
+from towers.workers.meeting import Peers
 
 pytestmark = pytest.mark.plain
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.plain
 def told(monkeypatch):
   """The reasons for which the process was to end."""
   reasons = []
-  monkeypatch.setattr(peers_module, 'end_process', lambda reason, code: reasons.append(reason))
+  monkeypatch.setattr(meeting_module, 'end_process', lambda reason, code: reasons.append(reason))
   return reasons
 
 

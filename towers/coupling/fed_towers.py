@@ -149,7 +149,7 @@ class FedTowers:
   @property
   def unit(self) -> int:
     """What divides the places at which towers may begin: blocks of draws begin there."""
-    place = self.towers[0].batch.place
+    place = self.towers[0].batch.row_offset
     return 1 if place is None else int(np.gcd(place.multiple, _BLOCK))
 
   def list_assigned(self, write: Write) -> List[Tensor]:
@@ -291,7 +291,7 @@ class FedTowers:
                 for tensor, value in self._fixed.items())
     numbers = [(tower.whole.num_examples, total), (tower.whole.divisor, float(total)),
                (tower.num_examples, share.num_real)]  # The first may be the last.
-    place = tower.batch.place
+    place = tower.batch.row_offset
     if place is not None:
       numbers += [(place.first, share.first * place.stride), (place.num_slots, total)]
       if place.stride > 1:  # Neighbours in the pool are none in an epoch, which has few slots.

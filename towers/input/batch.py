@@ -6,7 +6,7 @@ tensor that goes through switch and staging area with the batch.
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
-from towers.input.places import Deal, Place
+from towers.input.row_offsets import RowOffset, Sharding
 from towers.tensorflow_v1 import tf
 
 
@@ -22,8 +22,8 @@ class Batch(NamedTuple):
     is_padded: whether rows that are not real may follow, so that all batches have one shape.
     pads_validation: whether they may in validation alone.
     put_op: puts the tower's next training batch into its staging area; None without staging.
-    deal: how its rows are taken out of an epoch; None for a batch that no plan has dealt.
-    place: of its rows in the global batch; None if it is the global batch, or not known yet.
+    sharding: how its rows are taken out of an epoch; None for a batch that no plan has dealt.
+    row_offset: of its rows in the global batch; None if it is the global batch, or not known yet.
   """
   tensors: Any
   num_examples: Union[int, Any]
@@ -31,8 +31,8 @@ class Batch(NamedTuple):
   is_padded: bool = False
   pads_validation: bool = False
   put_op: Any = None
-  deal: Optional[Deal] = None
-  place: Optional[Place] = None
+  sharding: Optional[Sharding] = None
+  row_offset: Optional[RowOffset] = None
 
   @property
   def is_static(self) -> bool:

@@ -16,8 +16,8 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
-from towers.input.places import join_deals
 from towers.input.plan import Plan
+from towers.input.row_offsets import join_shardings
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 from towers.staging import Stage, build_stage
@@ -210,5 +210,5 @@ def _from_flat(taken, feeds):
     put_op = None if feeds[0].stage is None else feeds[0].stage.put_ops[tower]
     batches.append(templates[0].replace(list(flat))._replace(
         may_be_empty=may_be_empty, is_padded=is_padded, pads_validation=any(others), put_op=put_op,
-        deal=join_deals([template.deal for template in templates])))
+        sharding=join_shardings([template.sharding for template in templates])))
   return batches

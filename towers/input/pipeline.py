@@ -24,8 +24,8 @@ from towers.input.epoch import Fed, build_epochs
 from towers.input.fill import fill_empty
 from towers.input.order import Order
 from towers.input.parse import is_gathered, parse_batches
-from towers.input.places import build_deal
 from towers.input.plan import Plan, Shard
+from towers.input.row_offsets import build_sharding
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import tf
 
@@ -88,9 +88,9 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
               tf.placeholder(tf.int64, [], 'start_position'),
               tf.placeholder(tf.int64, [], 'start_end'))
     shards = _choose_shards(plan, mode)
-    deals = [build_deal(plan, shard, is_shared=mode != 'shard') for shard in shards]
+    shardings = [build_sharding(plan, shard, is_shared=mode != 'shard') for shard in shards]
     if mode != 'shard':
-      deals *= plan.num_towers
+      shardings *= plan.num_towers
     calls = -(-(parallel_calls or count_cores()) // len(shards))
     num_ahead = _PREFETCHED_BATCHES * (plan.num_towers if mode == 'next' else 1)
     if plan.is_endless:  # What is made later may know more.
@@ -116,7 +116,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     with tf.device(HOST), tf.name_scope(f'next_{examples.name}'), \
         tf.xla.experimental.jit_scope(compile_ops=False):
       batches = _build_batches(_take(mode, get_nexts, plan), plan, examples.marks_bad)
-    return [batch._replace(deal=deal) for batch, deal in zip(batches, deals)]
+    return [batch._replace(sharding=sharding)
+            for batch, sharding in zip(batches, shardings)]
 
   def feed_dict(step, resumed=None):
     by = resumed or plan
@@ -136,7 +137,7 @@ def _build_by_hand(examples, plan):
     elements = examples.elements()
     shard = Shard(plan.rank, plan.num_workers, plan.micro_batch_size)
     # Towers may begin at any place.
-    deal = build_deal(plan, shard, is_shared=True)._replace(multiple=1)
+    sharding = build_sharding(plan, shard, is_shared=True)._replace(multiple=1)
 
     def build_placeholder(dtype, shape):
       return tf.placeholder_with_default(tf.zeros([1, *shape.as_list()], dtype),
@@ -145,7 +146,8 @@ def _build_by_hand(examples, plan):
     batches = [
         Batch(tf.nest.map_structure(build_placeholder, tf.data.get_output_types(elements),
                                     tf.data.get_output_shapes(elements)),
-              tf.placeholder_with_default(0, [], 'num_examples'), may_be_empty=True, deal=deal)
+              tf.placeholder_with_default(0, [], 'num_examples'), may_be_empty=True,
+              sharding=sharding)
         for _ in range(plan.num_towers)]
     return Inputs(name=examples.name, plan=plan, next_batches=lambda: batches,
                   initializer=tf.no_op('start'), feed_dict=lambda step, resumed=None: {},

@@ -158,7 +158,7 @@ def _join_rows(x, part):
 
 def _find_order(part):
   """Returns the filled slots of all towers in the order of the global batch."""
-  place = part.batch.place
+  place = part.batch.row_offset
   with tf.device(HOST):
     count = tf.cast(part.batch.num_examples, tf.int64)
     slots = place.first - place.begin + place.stride * tf.range(count)
@@ -180,7 +180,7 @@ def _find_places(x, part):
 
 def _put_into_slots(x, part):
   """Returns the rows of a tower where those of all have a slot, with zeros for the others."""
-  num_slots, row = part.batch.place.num_slots, x.shape.as_list()[1:]
+  num_slots, row = part.batch.row_offset.num_slots, x.shape.as_list()[1:]
   slotted = tf.scatter_nd(part.slots[0][:, None], x, tf.stack([tf.cast(num_slots, tf.int64), *row]))
   slotted.set_shape([num_slots if isinstance(num_slots, int) else None, *row])
   return slotted

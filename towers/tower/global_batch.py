@@ -5,7 +5,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Union
 from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
-from towers.input.places import build_places
+from towers.input.row_offsets import build_row_offsets
 from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST
@@ -42,8 +42,8 @@ def join_batches(batches: Sequence[Batch], *, num_workers: int = 1, accumulate: 
     with tf.device(HOST), tf.name_scope('run/'):
       micro_batch = get_micro_batch_in_step().read_value()
   if num_towers > 1 or micro_batch is not None:
-    places = build_places(batches, micro_batch)
-    batches = [batch._replace(place=place) for batch, place in zip(batches, places)]
+    offsets = build_row_offsets(batches, micro_batch)
+    batches = [batch._replace(row_offset=offset) for batch, offset in zip(batches, offsets)]
   counts = [batch.num_examples for batch in batches]
   if all(batch.is_static for batch in batches):
     return GlobalBatch(batches, sum(counts), float(sum(counts)), num_towers, accumulate,

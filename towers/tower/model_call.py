@@ -7,7 +7,7 @@ from towers.data.components import naming_errors
 from towers.data.composite import decode_batch
 from towers.graph.postponed import postpone_writes
 from towers.input.batch import Batch
-from towers.input.places import build_places
+from towers.input.row_offsets import build_row_offsets
 from towers.placement import variables
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
@@ -140,7 +140,7 @@ def call_beside(call: ModelCall, batch: Batch, *, scope: str, rows: Any = None, 
         tensor.dtype, [rows, *(other if size is None else size
                                for size in tensor.shape.as_list()[1:])],
         'beside/batch'), batch.tensors), tf.placeholder(tf.int32, [], 'beside/num_examples'))
-    ours = ours._replace(place=build_places([ours])[0])
+    ours = ours._replace(row_offset=build_row_offsets([ours])[0])
     with tf.device(HOST):
       step = tf.constant(0, tf.int64)
     try:

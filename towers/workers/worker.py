@@ -26,7 +26,7 @@ from towers.process.run_error import WorkerGone
 from towers.process.startup import Startup
 from towers.tensorflow_v1 import Graph, ServerSession, Session, tf
 from towers.workers.agreement import check_alike, find_facts
-from towers.workers.peers import Peers
+from towers.workers.meeting import Peers
 
 # TensorFlow 1.14, which takes the most, held 15 and 7 for each worker; the rest is for data and
 # checkpoints.

@@ -17,7 +17,7 @@ from towers.placement.cluster import ALONE, Cluster
 from towers.process.run_error import RunError, WorkerGone
 from towers.settings.config import Config
 from towers.workers.agreement import check_alike
-from towers.workers.peers import Peers
+from towers.workers.meeting import Peers
 from towers_tools.trials import autotune
 from towers_tools.trials.autotune import TrialRow, Tuned
 from towers_tools.trials.exchange import Exchange

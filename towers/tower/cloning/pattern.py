@@ -119,8 +119,8 @@ class Pattern:
   def _replace_inputs(self, batch, index, device):
     """Returns what a clone takes instead of the pattern's batch, variables and joined reads."""
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self.batch), _tensors(batch))}
-    if batch.place is not None and self.batch.place is not None:
-      replaced[self.batch.place.first.name] = batch.place.first
+    if batch.row_offset is not None and self.batch.row_offset is not None:
+      replaced[self.batch.row_offset.first.name] = batch.row_offset.first
     replicas = self._store.replicas.get(index, {})
     replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
     for joined, alike in self._joined_reads:

@@ -109,13 +109,13 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   if is_first:
     draws.names.extend(names)
     # One tower draws all rows in their order, if their axis is the first.
-    if batch.place is not None or not all(is_clear(op, batch) for op in random):
+    if batch.row_offset is not None or not all(is_clear(op, batch) for op in random):
       draws.layouts.update(find_layouts(random, masks, batch, scope=scope, call_beside=call_beside))
   elif len(draws.names) == len(names):
     names = draws.names
   drawer = _Drawer(draws, batch, scope, dict(zip(random, names)), masks)
   as_they_are = [op for op in random if not drawer.replace(op)]
-  if is_first and batch.place is not None:
+  if is_first and batch.row_offset is not None:
     _warn_of_unknown(in_functions + [
         op for op in random if not drawer.is_exact(op, has_twin=op not in as_they_are)])
   left = list(filter(randomness.is_random, as_they_are))
@@ -150,7 +150,7 @@ class _Drawer:
   """Makes the stateless twins of a tower's random ops."""
 
   def __init__(self, draws, batch, scope, names, masks):
-    self._draws, self._batch, self._place = draws, batch, batch.place
+    self._draws, self._batch, self._place = draws, batch, batch.row_offset
     self._scope, self._names, self._masks = scope, names, masks
     self._turns: Dict[Any, Tensor] = {}
     self._begins: Dict[Any, Any] = {}

@@ -16,7 +16,7 @@ from typing import Any, List
 from towers.base.output import write_line
 from towers.placement.cluster import Cluster
 from towers.process.run_error import RunError
-from towers.workers.peers import Peers
+from towers.workers.meeting import Peers
 
 # What a trial, or a run without autotune, does not report.
 _ROUND = 'autotune'

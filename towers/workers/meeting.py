@@ -1,4 +1,4 @@
-"""Peers: the other workers of a cluster, met before TensorFlow speaks, and watched to the end.
+"""The meeting of workers, before TensorFlow speaks; they watch each other to the end.
 
 TensorFlow waits forever for a worker that is gone, and a chief on 1.14 crashes when a server of
 2.21 speaks to it. So every worker has a connection to the chief, beside TensorFlow, that stays open
