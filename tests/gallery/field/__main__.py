@@ -1,0 +1,41 @@
+"""Prints how far N towers of each repository are from one.
+
+  python -m tests.gallery.field [repository ...]
+
+FIELD_FOLDER names the folder that has the repositories; one that it does not have is left out.
+"""
+
+import sys
+
+import pytest
+
+from tests.gallery.field.programs import REPOSITORIES
+from tests.gallery.field.training import floor, train
+from tests.gallery.training import largest_difference
+
+
+def print_row(name: str) -> None:
+  """Trains a repository on 1, 2 and 3 towers, and prints what differs."""
+  repository = REPOSITORIES[name]
+  one = train(name, 1)
+  differences = [f'{largest_difference(one, train(name, num_towers)):.1g}' for num_towers in (2, 3)]
+  print(f"| {repository.address} | {repository.lines} | {repository.needs} | "
+        f"{' / '.join(differences)} | {floor(name, one):.1g} |", flush=True)
+
+
+def main() -> None:
+  names = sys.argv[1:] or list(REPOSITORIES)
+  unknown = [name for name in names if name not in REPOSITORIES]
+  if unknown:
+    sys.exit(f"{unknown[0]} is no repository of the gallery: choose of {', '.join(REPOSITORIES)}.")
+  print('| Repository | Lines of glue | What it needs | 2 / 3 towers | Last bits |\n'
+        '|---|---|---|---|---|')
+  for name in names:
+    try:
+      print_row(name)
+    except pytest.skip.Exception as skipped:
+      print(f'{name}: {skipped}', file=sys.stderr)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,139 @@
+"""The glue of repositories with models of text, and the tiny sizes of each.
+
+A function imports the repository, and returns the model function.
+"""
+
+import json
+import os
+import tempfile
+import types
+
+import towers
+from tests.gallery.field.repositories import load
+from tests.gallery.programs import cross_entropy
+from towers.tensorflow_v1 import tf
+
+WORDS, LENGTH, CLASSES = 11, 6, 3
+GPT_2 = dict(n_vocab=WORDS, n_ctx=LENGTH, n_embd=8, n_head=2, n_layer=2)
+FINETUNE = dict(
+    n_vocab=WORDS - 1, n_special=1, n_ctx=LENGTH, n_embd=8, n_head=2, n_layer=2, afn='gelu',
+    clf_token=WORDS - 1, embd_pdrop=0.1, attn_pdrop=0.1, resid_pdrop=0.1, clf_pdrop=0.1)
+BERT = dict(vocab_size=WORDS, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=16, max_position_embeddings=LENGTH)
+TRANSFORMER_XL = dict(
+    n_token=WORDS, n_layer=2, d_model=8, d_embed=8, n_head=2, d_head=4, d_inner=16, dropout=0.1,
+    dropatt=0.2, untie_r=True, mem_len=0, cutoffs=[], use_tpu=False)
+XLNET_CONFIG = dict(n_layer=2, d_model=8, n_head=2, d_head=4, d_inner=16, ff_activation='gelu',
+                    untie_r=True, n_token=WORDS)
+XLNET = dict(
+    use_tpu=False, use_bfloat16=False, dropout=0.1, dropatt=0.1, init='normal', init_range=0.1,
+    init_std=0.1, clamp_len=-1, summary_type='last', use_summ_proj=True, cls_scope=None,
+    task_name='task')
+TRANSLATOR = dict(vocab_size=WORDS, d_model=8, d_ff=16, num_blocks=1, num_heads=2, maxlen1=LENGTH,
+                  maxlen2=LENGTH, dropout_rate=0.3)
+VOCABULARY = ['<pad>', '<unk>', '<s>', '</s>'] + [f'w{number}' for number in range(WORDS - 4)]
+CHAR_RNN = dict(model='lstm', num_layers=2, rnn_size=8, seq_length=LENGTH - 1, vocab_size=WORDS,
+                output_keep_prob=0.8, input_keep_prob=0.8, grad_clip=5.)
+
+
+def write(text):
+  path = os.path.join(tempfile.mkdtemp(), 'file')
+  with open(path, 'w') as file:
+    file.write(text)
+  return path
+
+
+def gpt_2():
+  net = load('gpt-2/src', 'model')
+  hparams = net.default_hparams().override_from_dict(GPT_2)
+
+  def model(batch, is_training):
+    logits = net.model(hparams, batch[0][:, :-1])['logits']
+    return tf.reduce_mean(cross_entropy(batch[0][:, 1:], logits), 1)
+  return model
+
+
+def finetune():
+  net = load('finetune-transformer-lm', 'train')
+  vars(net).update(FINETUNE)
+
+  def model(batch, is_training):
+    _, losses, language = net.model(*batch, train=is_training)
+    return losses + 0.5 * tf.reduce_mean(tf.reshape(language, [-1, 2]), 1)
+  return model
+
+
+def bert():
+  net, modeling = load('bert', 'run_classifier', 'modeling')
+  config = modeling.BertConfig(**BERT)
+
+  def model(batch, is_training):
+    words, labels = batch
+    _, losses, logits, _ = net.create_model(
+        config, is_training, words, tf.ones_like(words), None, labels, CLASSES, False)
+    return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
+  return model
+
+
+def bert_optimizer():
+  return load('bert', 'optimization').AdamWeightDecayOptimizer(
+      0.01, weight_decay_rate=0.01, exclude_from_weight_decay=['LayerNorm', 'layer_norm', 'bias'])
+
+
+def transformer_xl():
+  net = load('transformer-xl/tf', 'model')
+
+  def model(batch, is_training):
+    tokens = tf.transpose(batch[0])
+    loss, _ = net.transformer(
+        dec_inp=tokens[:-1], target=tokens[1:], mems=None, is_training=is_training,
+        initializer=tf.random_normal_initializer(0., 0.1), **TRANSFORMER_XL)
+    return loss
+  return model
+
+
+def xlnet():
+  net = load('xlnet', 'function_builder')
+  flags = types.SimpleNamespace(**XLNET, model_config_path=write(json.dumps(XLNET_CONFIG)))
+
+  def model(batch, is_training):
+    _, losses, _ = net.get_classification_loss(flags, batch, CLASSES, is_training)
+    return losses
+  return model
+
+
+def translator():
+  net = load('transformer', 'model')
+  hparams = types.SimpleNamespace(**TRANSLATOR, vocab=write('\n'.join(VOCABULARY)))
+
+  def model(batch, is_training):
+    source, target, names = batch
+    transformer = net.Transformer(hparams)
+    memory, _, masks = transformer.encode((source, None, names), is_training)
+    logits, _, target, _ = transformer.decode(
+        (target[:, :-1], target[:, 1:], None, names), memory, masks, is_training)
+    smooth = net.label_smoothing(tf.one_hot(target, WORDS))
+    losses = tf.nn.softmax_cross_entropy_with_logits_v2(logits=logits, labels=smooth)
+    return towers.Weighted(losses, tf.cast(tf.not_equal(target, 0), tf.float32))
+  return model
+
+
+def text_cnn():
+  net = load('cnn-text-classification-tf', 'text_cnn')
+
+  def model(batch, is_training):
+    words, labels = batch
+    cnn = net.TextCNN(LENGTH, CLASSES, WORDS, 8, [2, 3], 4, l2_reg_lambda=0.01)
+    keep = 0.5 if is_training else 1.0
+    return towers.fed({cnn.input_x: words, cnn.input_y: tf.one_hot(labels, CLASSES),
+                       cnn.dropout_keep_prob: keep}, cnn.loss)
+  return model
+
+
+def char_rnn():
+  net = load('char-rnn-tensorflow', 'model')
+
+  def model(batch, is_training):
+    rnn = net.Model(types.SimpleNamespace(batch_size=batch[0].shape[0].value, **CHAR_RNN))
+    return towers.fed({rnn.input_data: batch[0][:, :-1], rnn.targets: batch[0][:, 1:]}, rnn.cost)
+  return model

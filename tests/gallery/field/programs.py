@@ -1,0 +1,145 @@
+"""What is trained of each repository: its glue, arrays for it, and settings."""
+
+import inspect
+from typing import Any, Callable, Dict, NamedTuple, Tuple
+
+import numpy as np
+
+from tests.gallery.field import language, signals
+from tests.gallery.field.language import CLASSES, LENGTH, WORDS
+from towers.tensorflow_v1 import tf
+
+NUM_EXAMPLES = 24
+
+
+class Repository(NamedTuple):
+  """A repository and what is known of it.
+
+  Attributes:
+    address: on GitHub.
+    glue: returns the model function.
+    arrays: returns the examples.
+    needs: of its code, what other programs need too.
+    batch_size: of all towers; the default leaves an uneven last batch.
+    settings: of `towers.Program`.
+    optimizer: returns the optimizer.
+  """
+  address: str
+  glue: Callable[[], Any]
+  arrays: Callable[[], Tuple[np.ndarray, ...]]
+  needs: str
+  batch_size: int = 9
+  settings: Dict[str, Any] = {}
+  optimizer: Callable[[], Any] = lambda: tf.train.AdamOptimizer(0.01)
+
+  @property
+  def lines(self) -> int:
+    """The lines of its glue, without the three that only the gallery has: def, load, return."""
+    source = inspect.getsource(self.glue)
+    if 'learning(' in source:
+      source += inspect.getsource(signals.learning)
+    return sum(bool(line.strip()) for line in source.split('\n')) - 3
+
+
+def draw(kind: str, *shape: int, below: int = 2, examples: int = NUM_EXAMPLES) -> np.ndarray:
+  """Returns an array of normal numbers, pixels from 0 to 1, or integers below a number."""
+  random = np.random.RandomState(len(shape) + below)
+  if kind == 'integers':
+    return random.randint(0, below, size=(examples, *shape)).astype(np.int32)
+  values = random.randn(examples, *shape) if kind == 'normal' else random.rand(examples, *shape)
+  return values.astype(np.float32)
+
+
+def words(length: int = LENGTH) -> np.ndarray:
+  return draw('integers', length, below=WORDS)
+
+
+def labels(below: int = CLASSES) -> np.ndarray:
+  return draw('integers', below=below)
+
+
+def stories() -> Tuple[np.ndarray, ...]:
+  """Pairs of endings, each with places beside words and a mask; the last word is its class."""
+  tokens = draw('integers', 2, LENGTH, below=WORDS - 1)
+  tokens[:, :, -1] = WORDS - 1
+  places = np.broadcast_to(np.arange(WORDS, WORDS + LENGTH), tokens.shape)
+  mask = np.ones(tokens.shape, np.float32)
+  mask[::2, :, 4:] = 0
+  return np.stack([tokens, places], -1).astype(np.int32), mask, labels(2)
+
+
+def sentences() -> Tuple[np.ndarray, ...]:
+  """Two languages, of which the second is filled up by 0; and names."""
+  target = draw('integers', LENGTH, below=WORDS - 1) + 1
+  target[::3, 3:] = 0
+  return words() * 0 + draw('integers', LENGTH, below=WORDS - 1) + 1, target, np.array(
+      ['a'] * NUM_EXAMPLES)
+
+
+def speech() -> Tuple[np.ndarray, ...]:
+  lengths = 6 + draw('integers', below=4)
+  return draw('normal', 9, 5), lengths, draw('integers', 3, below=6)
+
+
+def positions() -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
+  moves = np.eye(362, dtype=np.float32)[draw('integers', below=362)]
+  return draw('uniform', 19, 19, 17), {'pi_tensor': moves, 'value_tensor': draw('normal')}
+
+
+def smooth_adam() -> Any:
+  """Adam for models with biases that change no loss, as those before a batch normalisation.
+
+  Their gradient is rounding, by which Adam itself moves them as far as any other.
+  """
+  return tf.train.AdamOptimizer(0.01, epsilon=1e-3)
+
+
+SYNC = {'batch_norm': 'sync'}
+STATIC = {'last_batch': 'drop'}
+REPOSITORIES: Dict[str, Repository] = {
+    'gpt_2': Repository('openai/gpt-2', language.gpt_2, lambda: (words(),), 'nothing'),
+    'finetune': Repository(
+        'openai/finetune-transformer-lm', language.finetune, stories, 'dropout of weights, Defun',
+        optimizer=smooth_adam),
+    'bert': Repository(
+        'google-research/bert', language.bert, lambda: (words(), labels()),
+        '`if is_training:`, an optimizer of its own', optimizer=language.bert_optimizer),
+    'transformer_xl': Repository(
+        'kimiyoung/transformer-xl', language.transformer_xl, lambda: (words(),),
+        'draws of `[to, from, batch, heads]`'),
+    'xlnet': Repository(
+        'zihangdai/xlnet', language.xlnet,
+        lambda: ({'input_ids': words(), 'segment_ids': words() % 2, 'label_ids': labels(),
+                  'input_mask': np.float32(words() > 8) * 0},), 'time before the batch'),
+    'translator': Repository('Kyubyong/transformer', language.translator, sentences,
+                             'a mean by a mask', optimizer=smooth_adam),
+    'text_cnn': Repository('dennybritz/cnn-text-classification-tf', language.text_cnn,
+                           lambda: (words(), labels()), 'placeholders, `tf.device`'),
+    'char_rnn': Repository(
+        'sherjilozair/char-rnn-tensorflow', language.char_rnn, lambda: (words(),),
+        'placeholders, a batch size as a number, an optimizer inside', 6, STATIC),
+    'deepspeech': Repository('mozilla/DeepSpeech', signals.deepspeech, speech,
+                             'draws of `[time * batch, n]`, `tf.device`'),
+    'wavenet': Repository(
+        'ibab/tensorflow-wavenet', signals.wavenet,
+        lambda: (draw('uniform', 24) * 2 - 1, labels(4)), "`tf.Variable(value, 'name')`"),
+    'glow': Repository(
+        'openai/glow', signals.glow,
+        lambda: (draw('integers', 8, 8, 3, below=256).astype(np.uint8), labels()),
+        'Horovod, a session inside', optimizer=smooth_adam),
+    'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
+                         "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
+                         optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),
+    'facenet': Repository('davidsandberg/facenet', signals.facenet,
+                          lambda: (draw('normal', 32, 32, 3), labels()),
+                          'batch norm of slim in place', settings=SYNC,
+                          optimizer=lambda: tf.train.GradientDescentOptimizer(1e-5)),
+    'dcgan': Repository(
+        'carpedm20/DCGAN-tensorflow', signals.dcgan,
+        lambda: (draw('normal', 16, 16, 3), draw('normal', 4)),
+        'placeholders, two losses, batch norm in place', 6, dict(SYNC, **STATIC), smooth_adam),
+    'pix2pix': Repository(
+        'affinelayer/pix2pix-tensorflow', signals.pix2pix,
+        lambda: (draw('uniform', 256, 256, 3, examples=8),
+                 draw('uniform', 256, 256, 3, examples=8)),
+        'two optimizers inside, batch norm of tf.layers', 3, SYNC, smooth_adam)}

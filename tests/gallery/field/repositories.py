@@ -1,0 +1,109 @@
+"""Modules of public repositories, which lie side by side in the folder that FIELD_FOLDER names.
+
+Their code stays outside of this project and is not changed. What they import and the environment
+does not have is stood in for by modules that can do nothing.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from typing import Any, Iterator, List, Tuple
+
+import pytest
+from absl import flags
+
+FOLDER = os.environ.get('FIELD_FOLDER', '')
+
+
+class Missing(types.ModuleType):
+  """A package that is not installed: all that is in it is such a module again, and callable."""
+  __path__: List[str] = []
+
+  def __init__(self, name: str, *_: Any) -> None:
+    super().__init__(name)
+
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith('__'):
+      raise AttributeError(name)
+    return Missing(name)
+
+  def __call__(self, *_: Any, **__: Any) -> Any:
+    return Missing('called')
+
+
+class MissingFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+  """Finds what no other finder has, so it stands last."""
+
+  def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+    del path, target
+    return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+  def create_module(self, spec: Any) -> Missing:
+    return Missing(spec.name)
+
+  def exec_module(self, module: Any) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def importing(path: str, arguments: Tuple[str, ...],
+              without: Tuple[str, ...]) -> Iterator[None]:
+  """Imports from a path first, and leaves none of its modules: many have a `model` or `utils`."""
+  modules, argv, finder = set(sys.modules), sys.argv, MissingFinder()
+  sys.path.insert(0, path)
+  sys.meta_path.append(finder)
+  sys.argv = [path, *arguments]
+  sys.modules.update({name: Missing(name) for name in without})
+  try:
+    yield
+  finally:
+    sys.argv = argv
+    sys.meta_path.remove(finder)
+    sys.path.remove(path)
+    for name in set(sys.modules) - modules:
+      module = sys.modules[name]
+      if isinstance(module, Missing) or (getattr(module, '__file__', '') or '').startswith(FOLDER):
+        del sys.modules[name]
+
+
+def run_file(name: str) -> Any:
+  """Returns a module whose last line runs it, which ends by an error: it finds no data."""
+  spec: Any = importlib.util.find_spec(name)
+  module = importlib.util.module_from_spec(spec)
+  with contextlib.suppress(Exception):
+    spec.loader.exec_module(module)
+  return module
+
+
+@functools.lru_cache(maxsize=None)
+def load(path: str, *names: str, arguments: Tuple[str, ...] = (),
+         without: Tuple[str, ...] = (), runs: bool = False) -> Any:
+  """Returns a module, or a list of them, of a repository; skips where it is not there.
+
+  Args:
+    path: of its code, from the repository's name on.
+    names: of the modules.
+    arguments: of its command line, which some read as they are imported.
+    without: modules of it that cannot be imported here, and are not needed.
+    runs: whether it runs as it is imported.
+  """
+  folder = os.path.join(FOLDER, path)
+  if not FOLDER or not os.path.isdir(folder):
+    pytest.skip(f'no {path} in the folder {FOLDER!r} that FIELD_FOLDER names')
+  known = set(flags.FLAGS)
+  with importing(folder, arguments, without):
+    modules = [(run_file if runs else importlib.import_module)(name) for name in names]
+  # Two of them define flags of one name.
+  defined = {name: flags.FLAGS[name].value for name in set(flags.FLAGS) - known}
+  for name in defined:
+    delattr(flags.FLAGS, name)
+  for module in modules:
+    if defined and hasattr(module, 'FLAGS'):
+      module.FLAGS = types.SimpleNamespace(**defined)
+  return modules[0] if len(modules) == 1 else modules

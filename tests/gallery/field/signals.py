@@ -1,0 +1,122 @@
+"""The glue of repositories with models of images, games and sound."""
+
+import tempfile
+import types
+
+import towers
+from tests.gallery.field.repositories import load
+from tests.gallery.programs import cross_entropy
+from towers.tensorflow_v1 import tf
+
+# It asks for a version of a package, and ends the process without it.
+WITHOUT = tuple('deepspeech_training.' + name for name in (
+    'evaluate', 'util.helpers', 'util.config', 'util.feeding', 'util.evaluate_tools',
+    'util.checkpoints'))
+SPEECH_FLAGS = dict(relu_clip=20., layer_norm=False)
+SPEECH = dict(cpu_device='/cpu:0', n_context=2, n_input=5, n_hidden_1=8, n_hidden_2=8,
+              n_hidden_3=8, n_cell_dim=6, n_hidden_5=8, n_hidden_6=7)
+WAVENET = dict(
+    dilations=[1, 2, 4], filter_width=2, residual_channels=4, dilation_channels=4, skip_channels=4,
+    quantization_channels=8, use_biases=True, global_condition_channels=3,
+    global_condition_cardinality=4)
+GLOW = dict(
+    image_size=8, n_levels=2, depth=1, width=4, n_bits_x=8, n_y=3, ycond=True, learntop=True,
+    weight_y=0.1, flow_permutation=2, flow_coupling=1, direct_iterator=True, inference=False)
+MINIGO = dict(conv_width=4, fc_width=4, trunk_layers=1, work_dir=tempfile.gettempdir())
+DCGAN = dict(input_height=16, input_width=16, output_height=16, output_width=16, z_dim=4, gf_dim=2,
+             df_dim=2)
+PIX2PIX = ('--mode=train', '--output_dir', tempfile.gettempdir(), '--ngf=1', '--ndf=1')
+
+
+def learning(part):
+  """A scope in which only the variables with `part` in their names learn."""
+  def getter(get, name, *args, **kwargs):
+    learns = part in name or kwargs.get('trainable') is False
+    return get(name, *args, **kwargs) if learns else tf.stop_gradient(get(name, *args, **kwargs))
+  return tf.variable_scope(tf.get_variable_scope(), custom_getter=getter, reuse=tf.AUTO_REUSE)
+
+
+def deepspeech():
+  net = load('DeepSpeech/training', 'deepspeech_training.train', without=WITHOUT)
+  net.FLAGS, net.Config = types.SimpleNamespace(**SPEECH_FLAGS), types.SimpleNamespace(**SPEECH)
+
+  def model(batch, is_training):
+    sounds, lengths, words = batch
+    logits, _ = net.create_model(sounds, lengths, [0.1] * 6)
+    sparse = tf.SparseTensor(tf.where(words >= 0), tf.reshape(words, [-1]),
+                             tf.shape(words, out_type=tf.int64))
+    return tf.nn.ctc_loss(labels=sparse, inputs=logits, sequence_length=lengths)
+  return model
+
+
+def wavenet():
+  net = load('tensorflow-wavenet', 'wavenet')
+
+  def model(batch, is_training):
+    sounds, speakers = batch
+    return net.WaveNetModel(tf.shape(sounds)[0], **WAVENET).loss(sounds, speakers)
+  return model
+
+
+def glow():
+  net, ops = load('glow', 'model', 'tfops')
+  ops.hvd = types.SimpleNamespace(rank=lambda: 0, size=lambda: 1)
+  ops.do_print_act_stats = False
+  net.abstract_model_xy = lambda sess, hps, feeds, batches, test, init, lr, f_loss: (
+      types.SimpleNamespace(sess=sess, loss=f_loss(batches, True)[0]))
+
+  def model(batch, is_training):
+    batches = types.SimpleNamespace(get_next=lambda: batch)
+    return net.model(None, types.SimpleNamespace(**GLOW), batches, None, None).loss
+  return model
+
+
+def minigo():
+  net = load('minigo', 'dual_net')
+  flags = dict(vars(net.FLAGS), **MINIGO)
+
+  def model(batch, is_training):
+    return net.model_fn(*batch, tf.estimator.ModeKeys.TRAIN, flags).loss
+  return model
+
+
+def facenet():
+  net = load('facenet/src/models', 'squeezenet')
+
+  def model(batch, is_training):
+    images, labels = batch
+    embedding, _ = net.inference(images, 0.8, phase_train=is_training, bottleneck_layer_size=8,
+                                 weight_decay=1e-4)
+    logits = tf.layers.dense(embedding, 3, name='Logits')
+    return cross_entropy(labels, logits)
+  return model
+
+
+def dcgan():
+  net = load('DCGAN-tensorflow', 'model')
+  net.glob, net.imread = lambda _: [''] * 64, lambda _: types.SimpleNamespace(shape=(16, 16, 3))
+
+  def model(batch, is_training):
+    images, noise = batch
+    losses = []
+    for part in ('d_', 'g_'):
+      with learning(part):
+        gan = net.DCGAN(None, batch_size=images.shape[0].value, **DCGAN)
+      losses.append(towers.fed({gan.inputs: images, gan.z: noise}, getattr(gan, part + 'loss')))
+    return tf.add_n(losses)
+  return model
+
+
+def pix2pix():
+  net = load('pix2pix-tensorflow', 'pix2pix', arguments=PIX2PIX, runs=True)
+
+  def model(batch, is_training):
+    with learning('discriminator'):
+      made = net.create_model(*batch)
+    losses = -tf.log(made.predict_real + net.EPS) - tf.log(1 - made.predict_fake + net.EPS)
+    with learning('generator'):
+      made = net.create_model(*batch)
+    losses -= tf.log(made.predict_fake + net.EPS)
+    pixels = tf.reduce_mean(tf.abs(batch[1] - made.outputs), [1, 2, 3])
+    return tf.reduce_mean(losses, [1, 2, 3]) + 100 * pixels
+  return model

@@ -1,0 +1,62 @@
+"""The law: the models of public repositories, their code untouched, are one tower on N towers.
+
+They are equal to 1e-5, or to twice what the last bits of the inputs change on one tower.
+"""
+
+import numpy as np
+import pytest
+
+import towers
+from tests.gallery.field.programs import REPOSITORIES
+from tests.gallery.field.training import build, floor, train
+from tests.gallery.training import Trained, largest_difference
+from tests.harness import small
+from towers.tensorflow_v1 import tf
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.skipif(
+    tf.__version__[0] != '1', reason='they are of TensorFlow 1')]
+
+
+@pytest.mark.parametrize('name', REPOSITORIES)
+def test_a_repository_trains_on_towers_as_on_one(name):
+  one = train(name, 1)
+  assert np.ptp(one.losses) > 1e-4
+  allowed = max(1e-5, 2 * floor(name, one))
+  for num_towers in (2, 3):
+    assert largest_difference(one, train(name, num_towers)) <= allowed
+
+
+@pytest.mark.parametrize('name, settings', [
+    ('gpt_2', {'tower_build': 'clone'}),
+    ('transformer_xl', {'input_mode': 'shard'}),
+    ('deepspeech', {'input_mode': 'next', 'variables': 'replicated'}),
+    ('text_cnn', {'tower_build': 'clone'}),
+    ('minigo', {'input_mode': 'next'})])
+def test_a_repository_is_one_tower_in_other_modes(name, settings):
+  one = train(name, 1)
+  allowed = max(1e-5, 2 * floor(name, one))
+  assert largest_difference(one, train(name, 2, **settings)) <= allowed
+
+
+def go_on(name, num_towers, *, num_steps, folder):
+  """Trains from the checkpoint in a folder, if any, and saves; returns what `train` does."""
+  with tf.Graph().as_default():
+    validation = towers.from_arrays(*REPOSITORIES[name].arrays(), name='validation')
+    program = build(name, num_towers, validation=validation)
+    with program.session() as session:
+      if list(folder.iterdir()):
+        session.restore(str(folder))
+      for _ in range(num_steps):
+        session.train()
+      session.save(str(folder))
+      return Trained([session.validate()['loss']], {}, small.read_variables(program, session))
+
+
+@pytest.mark.parametrize('name', ['bert', 'text_cnn', 'gpt_2'])
+def test_a_repository_goes_on_and_validates_on_another_number_of_towers(name, tmp_path):
+  alone, towers_folder = tmp_path / 'alone', tmp_path / 'towers'
+  alone.mkdir()
+  towers_folder.mkdir()
+  one = go_on(name, 1, num_steps=5, folder=alone)
+  go_on(name, 2, num_steps=2, folder=towers_folder)
+  assert largest_difference(one, go_on(name, 3, num_steps=3, folder=towers_folder)) <= 1e-5
