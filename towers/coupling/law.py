@@ -31,6 +31,7 @@ from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.beside import opened_beside
+from towers.tower.norms.joined import JOINED_SUMS
 from towers.tower.tower import Tower
 
 # The relative differences that rounding makes, of sums, of gradients and of other values.
@@ -47,12 +48,12 @@ _MOST_KEYS = 3  # By which the examples of a scalar loss are sorted.
 # What Python needs to call a model, for each op of its forward pass; and the most that it is worth
 # where only a division by the batch's size could be wrong.
 _OP_SECONDS, _SHORT_SECONDS = 2e-3, 0.1
-FIX = ('For batch normalisation use towers.tower.batch_norm_layer.batch_norm with '
-       'batch_norm=sync; for a mean by weights return towers.Weighted(losses, weights). What a '
-       'loss needs of the whole batch is the sum towers.all_sum(tf.reduce_sum(x, 0)), in place '
-       'of tf.reduce_sum(x, 0), or its rows towers.all_rows(x), in place of x. Inside of a '
-       'model take tf.gradients of values per example or of their sum. A metric that needs the '
-       'whole split, as an IoU does, is a towers.Whole. Draw numbers with a row for each example.')
+FIX = ('For batch normalisation use batch_norm=sync; for a mean by weights return '
+       'towers.Weighted(losses, weights). What a loss needs of the whole batch is the sum '
+       'towers.all_sum(tf.reduce_sum(x, 0)), in place of tf.reduce_sum(x, 0), or its rows '
+       'towers.all_rows(x), in place of x. Inside of a model take tf.gradients of values per '
+       'example or of their sum. A metric that needs the whole split, as an IoU does, is a '
+       'towers.Whole. Draw numbers with a row for each example.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
@@ -96,11 +97,14 @@ def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[
 def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
   """Does what `check_towers` does for a program, from the rows that its feed has let see."""
   plan = program.plan
-  if plan.accumulate > 1 and set(program.graph.get_collection(SUMS)).difference(
-      program.graph.get_collection(BATCH_SUMS)):
-    logging.getLogger('towers').warning(
-        'towers.all_sum and towers.all_rows are those of a micro-batch, of which a step has %d: '
-        'without accumulate they are those of the whole batch.', plan.accumulate)
+  sums, of_layers, joined = [set(program.graph.get_collection(key))
+                             for key in (SUMS, BATCH_SUMS, JOINED_SUMS)]
+  for what, found in (('towers.all_sum and towers.all_rows', sums - of_layers - joined),
+                      ('The moments that batch_norm=sync joins', sums & joined)):
+    if plan.accumulate > 1 and found:
+      logging.getLogger('towers').warning(
+          '%s are those of a micro-batch, of which a step has %d: without accumulate they are '
+          'those of the whole batch.', what, plan.accumulate)
   check_towers(program.towers, session, rows, num_parts=_count_parts(program),
                num_workers=program.workers.num_workers,
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))

@@ -26,6 +26,7 @@ from towers.tower.all_towers import all_sum, is_own, joins_norms
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.tower import Tower
 
+JOINED_SUMS = 'towers/joined_sums'
 # What chooses the branches in which layers are.
 _CHOICES = 'towers/choices_of_norms'
 _FIX = ('use batch_norm=first, with which each tower takes its own, or '
@@ -165,6 +166,7 @@ class _Norms:
         total = tf.reduce_sum(x, axes)
       count = tf.cast(tf.size(x) // num_kept, x.dtype)
       sums = all_sum(tf.concat([tf.reshape(total, [-1]), [count]], 0), name='sums')
+      tf.add_to_collection(JOINED_SUMS, sums)
       count = sums[num_kept]
       mean = tf.reshape(sums[:num_kept] / count, kept)
     self._of_examples.add(mean.op)
