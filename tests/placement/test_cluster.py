@@ -96,7 +96,7 @@ def test_the_chief_alone_writes():
   outputs = dict(result_file='r', summary_dir='s', report='p', trace_steps='3', export_dir='e',
                  checkpoint_dir='c')
   config = Config(**outputs)
-  assert config.for_worker(read(dict(worker=TWO), FIRST)) == config
+  assert config.for_worker(read(dict(worker=TWO), FIRST)) is config
   other = config.for_worker(read(dict(worker=TWO), SECOND))
   assert [getattr(other, name) for name in outputs] == [None] * 5 + ['c'] and other.quiet
   # Workers tune together, and an evaluator does not.

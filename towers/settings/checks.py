@@ -29,10 +29,10 @@ def check_run(settings: Any) -> None:
 
 
 def check_config(config: Any) -> None:
-  """Checks each setting of a command line, and all together, as `check_run` does."""
+  """Checks each setting that is none of a run, and all together, as `check_run` does."""
   for name, setting in SETTINGS.items():
-    setting.check(getattr(config, name))
-  check_run(config)
+    if setting.of != 'run':
+      setting.check(getattr(config, name))
   # NumPy, which draws synthetic data, takes no other seed.
   _refuse(config.seed < 0, f'seed={config.seed}: it must be at least 0.')
   for name, other in _NEEDS:

@@ -11,21 +11,28 @@ from towers.settings.table import SETTINGS
 
 # Peak learning rates of optimizers with others than most.
 _PEAKS = {'adam': 0.001, 'adamw': 0.001, 'lamb': 0.001, 'rmsprop': 0.01, 'lars': 1.0}
+
+
+def _complete(config):
+  object.__setattr__(config, 'run', RunSettings.of(vars(config)))
+  check_config(config)
+
+
 _Values: Any = dataclasses.make_dataclass('_Values', [
     (setting.name, Any, setting.default) for setting in SETTINGS.values()], frozen=True,
-    namespace=dict(__post_init__=check_config))
+    namespace=dict(__post_init__=_complete))
 
 
 class Config(_Values):
   """A value for each of `table.SETTINGS`, by its name; those not given have defaults.
 
   A value that is invalid, or contradicts another, is a UsageError.
+
+  Attributes:
+    run: those of its run.
   """
 
-  @property
-  def run(self) -> RunSettings:
-    """The settings of its run."""
-    return RunSettings.of(vars(self))
+  run: RunSettings
 
   def for_worker(self, cluster: Cluster) -> 'Config':
     """Returns the settings of one process of a cluster; only the chief writes and reports.
@@ -36,9 +43,10 @@ class Config(_Values):
       if cluster.trains_together and getattr(self, name):
         raise UsageError(f'{name} is a job for one worker, and TF_CONFIG names '
                          f'{len(cluster.addresses)}: unset TF_CONFIG for it.')
-    changes: Dict[str, Any] = dataclasses.asdict(self.run.for_worker(cluster))
-    if not cluster.is_chief:
-      changes.update(export_dir=None)
+    run = self.run.for_worker(cluster)
+    if run is self.run:
+      return self
+    changes: Dict[str, Any] = dict(dataclasses.asdict(run), export_dir=None)
     if cluster.is_evaluator:
       changes.update(validation='switch', validation_tower=False, autotune=False)
     return dataclasses.replace(self, **changes)
