@@ -36,6 +36,8 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
     with _idle_optimizers(graph) as idle, tf.variable_creator_scope(_give_step):
       returned = function(*args, **named)
   except tf.errors.OpError as error:
+    if error.op is not None and is_made_before(error.op):
+      raise  # Of a variable of another model, see `keep_set_values`.
     raise UsageError(
         'The model runs a session of its own, which failed: make the class without session.run, as '
         f'program.session() runs all. TensorFlow says: {find_reason(error)}') from error
