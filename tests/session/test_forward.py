@@ -1,5 +1,7 @@
 """After a run: the best weights, a third split and predictions, the same on any towers."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -30,7 +32,7 @@ def model(batch, is_training):
                   'weighted': towers.Weighted(logits[:, 0], weights)}
 
 
-def build(num_towers=2, validates=True, **settings):
+def build(num_towers=2, validates=True, model=model, **settings):
   # The same examples as validation, so that this says what is right.
   validation = towers.from_arrays(FEATURES, LABELS, name='validation') if validates else None
   return small.program(model, train=small.random_examples(16), validation=validation,
@@ -75,6 +77,54 @@ def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
     # The training has not noticed.
     losses += [session.train() for _ in range(3)]
     assert losses == [expected.train() for _ in range(6)]
+
+
+def drawing(batch, is_training):
+  return model((noisy(batch[0]), batch[1]), is_training)
+
+
+def noisy(features):
+  return tf.nn.dropout(features, rate=0.5) + tf.random.normal(tf.shape(features))
+
+
+def fixed(batch, is_training):
+  return model((fixed_noisy(batch[0]), batch[1]), is_training)
+
+
+def fixed_noisy(features):  # As above, where the number of rows is known.
+  return tf.nn.dropout(features, rate=0.5) + tf.random.normal(features.shape)
+
+
+DRAWING = [dict(num_towers=1), dict(num_towers=1, accumulate=2),
+           dict(num_towers=2, accumulate=2, tower_build='clone'),
+           dict(num_towers=3, validation_tower=True, accumulate=2),
+           dict(num_towers=4, last_batch='drop', input_mode='shard'),
+           dict(num_towers=2, last_batch='pad', model=fixed),
+           dict(num_towers=2, last_batch='pad', model=fixed, accumulate=2)]
+
+
+@pytest.mark.parametrize('shape', small.nightly_but(DRAWING[2:3], DRAWING),
+                         ids=lambda shape: '-'.join(shape))
+def test_what_is_drawn_for_a_row_is_that_of_validation_whatever_a_run_takes(shape, tmp_path):
+  def open_session(model=drawing, **shape):
+    return build(model=model, seed=3, optimizer=tf.train.GradientDescentOptimizer(0.0),
+                 **shape).session()
+
+  draw = fixed_noisy if shape.get('model') is fixed else noisy
+  with open_session(num_towers=1) as plain:
+    plain.train()
+    expected = plain.validate()
+    outputs = plain.predict(FEATURES, lambda features: net(noisy(features)))
+  with open_session(**shape) as session:
+    session.train()
+    assert session.validate() == pytest.approx(expected, abs=1e-5)
+    drawn = functools.partial(session.predict, function=lambda features: net(draw(features)))
+    for kind, size in (('from_arrays', 3), ('arrays', 1), ('arrays', 6), ('batches', None)):
+      assert session.evaluate(given(kind), batch_size=size) == pytest.approx(expected, abs=1e-5)
+      np.testing.assert_allclose(drawn(given(kind), batch_size=size), outputs, atol=1e-5)
+    saved = session.save(str(tmp_path))
+  assert towers.evaluate(saved, drawing, given('batches'), num_towers=2, batch_size=4, seed=3,
+                         device='cpu') == pytest.approx(expected, abs=1e-5)
 
 
 def count_calls(monkeypatch, name):

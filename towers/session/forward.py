@@ -32,7 +32,7 @@ from towers.placement.variables import build_variable_store
 from towers.session.rows import Rows, describe_part, open_rows
 from towers.session.serving import call_predict, name_outputs
 from towers.session.validation_pass import ValidationPass
-from towers.tensorflow_v1 import Call, Operation, tf
+from towers.tensorflow_v1 import Call, Operation, Tensor, tf
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws, tie_draws
 from towers.tower.forward_pass import build_forward
@@ -51,7 +51,8 @@ _MOST_KEPT = 4
 
 def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
              num_towers: Optional[int] = None, device: str = 'auto', precision: str = 'float32',
-             best: bool = True, best_metric: Optional[str] = None) -> Dict[str, float]:
+             best: bool = True, best_metric: Optional[str] = None,
+             seed: int = 0) -> Dict[str, float]:
   """Returns the mean of 'loss' and of each metric of a run's model over examples.
 
     towers.evaluate('checkpoints', model, towers.from_arrays(images, labels))
@@ -60,8 +61,9 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
     folder: of checkpoints; or the path of one.
     model: the model that the run has trained, see `towers.Program`.
     examples: as for `Session.evaluate`.
-    batch_size: rows at a time, over all towers.
-    num_towers, device, precision: see `towers.Program`.
+    batch_size: rows at a time, over all towers; with the run's own, and its seed, a model that
+      draws random numbers draws those of its validation.
+    num_towers, device, precision, seed: see `towers.Program`.
     best: whether to take the weights of the best validation, and not the newest.
     best_metric: of the validations; None for that of the run.
 
@@ -75,7 +77,8 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
   with open_rows(examples, batch_size) as rows:
     devices = build_devices(num_towers, device)
     measured = _open_for_any(functools.partial(
-        Forward, model, rows.template, devices=devices, is_model=True, precision=precision),
+        Forward, model, rows.template, devices=devices, is_model=True, precision=precision,
+        seed=seed, batch_size=batch_size),
                              [-(-batch_size // len(devices.names))])
     with contextlib.closing(measured):
       measured.restore(path)
@@ -90,8 +93,8 @@ class Forward:
   """
 
   def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
-               is_model: bool, variables: str = 'host', precision: str = 'float32',
-               num_rows: Optional[int] = None):
+               is_model: bool, batch_size: int, seed: int, variables: str = 'host',
+               precision: str = 'float32', num_rows: Optional[int] = None):
     """Builds it, with variables of any values.
 
     Args:
@@ -100,15 +103,19 @@ class Forward:
       template: of the batches, see `Rows`.
       devices: for each tower its device.
       is_model: which of the two it is.
+      batch_size: of a global batch, into which the rows of a pass fall, in whatever batches they
+        come: what is drawn for a row depends on its place there.
+      seed: of what it draws.
       variables: where they live.
       precision: the precision that towers compute in.
       num_rows: of each tower in each run, for a net that needs a number; None for any.
     """
     placement = 'first' if variables == 'replicated' else variables
     names = devices.names
-    self._is_model, self._num_rows = is_model, num_rows
+    self._is_model, self._num_rows, self._batch_size = is_model, num_rows, batch_size
+    self._begin: Optional[Tensor] = None  # Place of a run's first row, if the model draws.
     with tf.Graph().as_default() as graph, keep_set_values():
-      store = build_variable_store(devices=names, placement=placement)
+      store = build_variable_store(devices=names, placement=placement, seed=seed)
       half = build_precision(precision, devices=names, loss_scale=1.0)
       self._batches = []
       for device in names:
@@ -118,7 +125,7 @@ class Forward:
         with tf.device(HOST):
           self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True,
                                      is_padded=num_rows is not None))
-      draws = begin_draws(store.seed)
+      draws = begin_draws(store.seed, self._read_begin)
       whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
@@ -182,16 +189,22 @@ class Forward:
     """Closes the session."""
     self._session.close()
 
+  def _read_begin(self):
+    """Returns the place of a run's first row in its global batch, a tensor to feed."""
+    if self._begin is None:
+      self._begin = tf.placeholder(tf.int64, [], 'begin')
+    return self._begin
+
   def _run(self, rows: Rows) -> Iterator[Tuple[Any, List[int]]]:
     """Yields what is fetched for each batch, and how many rows each tower has of it.
 
     The first towers have the rows; of few rows, the outputs of the others are not fetched.
     """
     num_towers = len(self._batches)
-    for arrays in self._cut(rows.batches):
+    for place, arrays in self._cut(rows.batches):
       counts = [dealt(len(arrays[0]), tower, num_towers) for tower in range(num_towers)]
       fetches, needed = self._choose(max(1, num_towers - counts.count(0)))
-      feed_dict: Dict[Any, Any] = {}
+      feed_dict: Dict[Any, Any] = {} if self._begin is None else {self._begin: place}
       first = 0
       for batch, count in zip(self._batches, counts):
         # A tower without a row gets one all the same, which does not count.
@@ -204,11 +217,18 @@ class Forward:
       yield self._session.run(fetches, feed_dict), counts
 
   def _cut(self, batches):
-    """Yields batches, or the parts of them that towers of so many rows can take."""
+    """Yields batches, or the parts of them that towers of so many rows can take, each behind the
+    place where it begins; where the model draws, a part is in one global batch."""
+    place = 0
     for arrays in batches:
-      most = (self._num_rows or len(arrays[0]) or 1) * len(self._batches)
-      for first in range(0, max(len(arrays[0]), 1), most):
-        yield [array[first:first + most] for array in arrays]
+      size, first = len(arrays[0]), 0
+      while first < max(size, 1):
+        count = (self._num_rows or size or 1) * len(self._batches)
+        if self._begin is not None:
+          count = min(count, self._batch_size - place)
+        yield place, [array[first:first + count] for array in arrays]
+        place = (place + min(count, size - first)) % self._batch_size
+        first += count
 
   def _choose_fetches(self, num_filled: int) -> Tuple[Any, Set[Operation]]:
     """Returns what to fetch where so many of the first towers have rows, and the ops it needs."""
@@ -243,6 +263,7 @@ class ForwardCache:
         kept = _Kept(key, _open_for_any(
             functools.partial(
                 Forward, compute, rows.template, devices=program.devices, is_model=is_model,
+                batch_size=program.plan.batch_size, seed=program.given.seed,
                 variables=program.given.variables, precision=program.given.precision),
             [tower.batch.num_rows for tower in program.towers]))
       else:

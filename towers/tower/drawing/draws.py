@@ -39,6 +39,7 @@ from towers.graph.source import format_op
 from towers.graph.walk import find_dependents, find_loops, find_taken_apart
 from towers.input.batch import Batch
 from towers.input.cut import leading_size
+from towers.input.row_offsets import build_row_offsets
 from towers.placement import philox, randomness
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
@@ -60,21 +61,24 @@ class Draws(NamedTuple):
     names: of the first tower's random ops, in order. A Keras layer that the model makes has another
       name in each tower.
     layouts: of these and of the loops around them, see `find_layouts`.
+    read_begin: of rows that no plan has dealt, returns the place of a run's first one, a scalar
+      int64 tensor; called only if an op needs it. None for 0.
   """
   seed: int
   read_step: Callable[[], Tensor]
   names: List[str]
   layouts: Layouts
+  read_begin: Optional[Callable[[], Tensor]] = None
 
 
-def begin_draws(seed: int) -> Draws:
-  """Returns what the draws of a program's towers depend on."""
+def begin_draws(seed: int, read_begin: Optional[Callable[[], Tensor]] = None) -> Draws:
+  """Returns what the draws of a program's towers depend on, see `Draws`."""
   @functools.lru_cache(maxsize=None)
   def read_step():
     with tf.device(HOST), tf.name_scope('run/'), tf.control_dependencies(None):
       return get_global_step().read_value()
 
-  return Draws(seed, read_step, [], {})
+  return Draws(seed, read_step, [], {}, read_begin)
 
 
 def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch,
@@ -105,6 +109,10 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   random = [op for op in ops if randomness.is_random(op) or randomness.is_stateless(op)]
   masks = [op for op in ops if op.type == 'Where'] if random else []
   names = [op.name.replace(scope, '') for op in random + in_functions]
+  if random and draws.read_begin is not None:
+    offset = batch.row_offset or build_row_offsets([batch])[0]
+    with tf.device(HOST), tf.name_scope('places/'):
+      batch = batch._replace(row_offset=offset._replace(first=offset.first + draws.read_begin()))
   is_first = not draws.names
   if is_first:
     draws.names.extend(names)
