@@ -218,6 +218,18 @@ def test_a_gradient_that_is_mixed_before_joined_moments_is_named(caplog):
   assert 'norm/Sqrt, in the gradient of tower_0/IdentityN, made in tests' in message
 
 
+def test_gradients_that_are_mixed_where_they_add_up_are_named_by_a_line_of_the_model(caplog):
+  def model(batch, is_training):
+    del is_training
+    x = dense(batch['x'], 4, 'd')
+    mean = tf.reduce_mean(x, 0)
+    return ce(x + tf.stop_gradient(mean) - mean, batch['y'])
+
+  [message] = judge(model, xy(), caplog, last_batch='drop')
+  assert message.startswith('The gradient of d/')
+  assert 'in the gradient of tower_0/Mean, made in tests/coupling/test_law.py' in message
+
+
 @pytest.mark.parametrize('shake, is_named', [(fed_towers._SHAKE, False), (0.0, True)])
 def test_gradients_that_jump_where_rounding_turns_a_relu_are_told_from_mixed_ones(
     shake, is_named, caplog, monkeypatch):

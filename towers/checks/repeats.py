@@ -15,7 +15,7 @@ _NAMES = {LOSS: 'the loss of step {}', GRADIENT: 'the gradient of the variable {
 _SUM = 'A kernel adds up in any order: on GPUs, choose deterministic ones (--deterministic).'
 _ADVICE = {
     INPUT: 'Draw random numbers of the input in towers.augmented(examples, function), which seeds '
-           'them.',
+           'them; give an order of its own, as of a generator or an interleave, a seed.',
     START: 'Let a TensorFlow initializer draw it, which towers seeds by the variable\'s name; '
            'numpy draws another value each time.',
     OP: 'Draw random numbers in the model by a TensorFlow op, which towers seeds by its name; '

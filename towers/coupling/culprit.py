@@ -32,8 +32,11 @@ def describe_culprit(fed: FedTowers, sides: Sides, roots: Iterable[Any], limit: 
     if draw is not None:
       return (f'; what {format_op(draw)} draws for an example does not follow from its place in '
               'the global batch')
-  forward = getattr(tensor.op, '_original_op', None)
-  if forward is None or forward is tensor.op:
+  made = [tensor.op]
+  if tensor.op._id > fed.towers[0].loss.op._id:  # What adds up gradients is made for no op alone.
+    made += [value.op for value in reversed(tensor.op.inputs)]
+  forward = next(filter(None, (getattr(op, '_original_op', None) for op in made)), tensor.op)
+  if forward is tensor.op:
     return f'; its rows are first mixed by {format_op(tensor.op)}'
   return f'; its rows are first mixed by {tensor.op.name}, in the gradient of {format_op(forward)}'
 
