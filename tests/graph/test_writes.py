@@ -63,9 +63,7 @@ UPDATES = {
         is_training, lambda: count(variable, mean), lambda: 0),
     'loop in cond in loop': lambda variable, mean, is_training: count_in_branch(variable, mean),
     'function': lambda variable, mean, is_training: tf.function(
-        lambda value: tf.identity(variable.assign_add(value)))(mean),
-    'optimizer': lambda variable, mean, is_training: tf.train.AdamOptimizer(0.1).apply_gradients(
-        [(mean, variable)])}
+        lambda value: tf.identity(variable.assign_add(value)))(mean)}
 
 
 def updated(update, **settings):

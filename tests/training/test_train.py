@@ -109,7 +109,7 @@ def test_a_script_of_fifteen_lines_survives_a_kill(workers, tmp_path):
     (dict(validate_every='often'), 'validate_every=often'),
     (dict(on_nan='rollback', checkpoint_dir='x'), 'on_nan=rollback lowers the learning rate'),
     (dict(best_metric='f1'), 'best_metric=f1'),
-    (dict(best_metric='distance'), 'write best_metric=min:distance or best_metric=max:distance'),
+    (dict(best_metric='distance'), 'Write best_metric=min:distance or best_metric=max:distance'),
     (dict(callbacks=['print']), 'give a towers.Callback, or a function'),
     (dict(keep_checkpoints=0), 'keep_checkpoints=0'),
     (dict(early_stopping=2), 'early_stopping=2 needs validation')])

@@ -234,7 +234,8 @@ class FedTowers:
     for (kind, name), values in reference.items():
       if kind in ('rows', 'input') or kind == 'returned' and np.ndim(values[0]) > 1:
         rows = np.concatenate(values)
-        reference[kind, name] = [rows[of_share] for of_share in index]
+        if len(rows) == len(places):  # Metrics of a whole split leave out what fills a batch up.
+          reference[kind, name] = [rows[of_share] for of_share in index]
     return reference
 
   def _compute(self, side, given=()) -> Values:

@@ -191,7 +191,7 @@ def test_another_machine_reaches_the_server_of_a_worker_only_if_its_cluster_is_o
       worker = Worker(Cluster([f'{host}:{port}' for port in ports]), tf.ConfigProto())
       connecting = connect(ports[0], 5)
       if is_reached:  # The server speaks first, as HTTP/2 does, or waits.
-        with pytest.raises(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired):
           connecting.wait(2)
         connecting.kill()
         assert 'create_connection' not in connecting.communicate()[1]
