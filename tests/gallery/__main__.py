@@ -5,9 +5,8 @@ A program whose package is not installed is left out; `.ci/gallery table` instal
 
 import sys
 
-import pytest
-
 from tests.gallery.programs import PROGRAMS
+from tests.gallery.table import print_table
 from tests.gallery.training import check, largest_difference, train
 
 
@@ -23,19 +22,8 @@ def print_row(name: str) -> None:
         f"{furthest:.2g} | {verdict} | {program.changed} |", flush=True)
 
 
-def main() -> None:
-  names = sys.argv[1:] or [name for name, program in PROGRAMS.items() if program.runs_here]
-  unknown = [name for name in names if name not in PROGRAMS]
-  if unknown:
-    sys.exit(f"{unknown[0]} is no program of the gallery: choose of {', '.join(PROGRAMS)}.")
-  print('| Program | Package | Targets | Towers | Largest difference | `towers.check` | '
-        'Lines changed |\n|---|---|---|---|---|---|---|')
-  for name in names:
-    try:
-      print_row(name)
-    except pytest.skip.Exception as skipped:
-      print(f'{name}: {skipped}', file=sys.stderr)
-
-
 if __name__ == '__main__':
-  main()
+  print_table(
+      sys.argv[1:] or [name for name, program in PROGRAMS.items() if program.runs_here], PROGRAMS,
+      '| Program | Package | Targets | Towers | Largest difference | `towers.check` | '
+      'Lines changed |', print_row)

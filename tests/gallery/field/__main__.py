@@ -7,10 +7,9 @@ FIELD_FOLDER names the folder that has the repositories; one that it does not ha
 
 import sys
 
-import pytest
-
 from tests.gallery.field.programs import REPOSITORIES
 from tests.gallery.field.training import floor, train
+from tests.gallery.table import print_table
 from tests.gallery.training import largest_difference
 
 
@@ -23,19 +22,7 @@ def print_row(name: str) -> None:
         f"{' / '.join(differences)} | {floor(name, one):.1g} |", flush=True)
 
 
-def main() -> None:
-  names = sys.argv[1:] or list(REPOSITORIES)
-  unknown = [name for name in names if name not in REPOSITORIES]
-  if unknown:
-    sys.exit(f"{unknown[0]} is no repository of the gallery: choose of {', '.join(REPOSITORIES)}.")
-  print('| Repository | Lines of glue | What it needs | 2 / 3 towers | Last bits |\n'
-        '|---|---|---|---|---|')
-  for name in names:
-    try:
-      print_row(name)
-    except pytest.skip.Exception as skipped:
-      print(f'{name}: {skipped}', file=sys.stderr)
-
-
 if __name__ == '__main__':
-  main()
+  print_table(
+      sys.argv[1:] or list(REPOSITORIES), REPOSITORIES,
+      '| Repository | Lines of glue | What it needs | 2 / 3 towers | Last bits |', print_row)
