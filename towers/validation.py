@@ -33,7 +33,7 @@ from towers.tower.global_batch import join_batches
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
 from towers.tower.recording import record_tower
-from towers.tower.tower import Tower
+from towers.tower.tower import ForwardPass
 from towers.update.averages import Averages
 from towers.whole import Whole, WholeRows, flatten_rows
 
@@ -81,7 +81,7 @@ class Validation(NamedTuple):
     return [*self.names, *self.wholes[0]]
 
 
-def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Optional[Tensor],
+def build_validation(towers: Sequence[ForwardPass], *, feed: Feed, is_validating: Optional[Tensor],
                      workers: Workers = ALONE) -> Validation:
   """Sums the metrics of towers that train and validate in turn.
 
@@ -116,7 +116,7 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
     size = len(names) + len(weighted) + 1
     sum_workers = _build_sum_of_workers(size, workers) if workers.num_workers > 1 else None
     sums, wholes = add_all(vectors), [tower.wholes for tower in towers]
-  micro_batch = towers[0].whole.micro_batch
+  micro_batch = towers[0].global_batch.micro_batch
   if micro_batch is not None and micro_batch.op not in find_needed(
       [value.op for value in [sums, *flatten_rows(wholes)]]):
     micro_batch = None
@@ -135,15 +135,15 @@ def _build_sum_of_workers(size, workers):
   return sum_workers
 
 
-def stack_sums(tower: Tower) -> Tensor:
+def stack_sums(tower: ForwardPass) -> Tensor:
   """Returns a tower's sums, those of the weights that it has, and its number of examples."""
   return tf.stack([*tower.sums.values(), *tower.weights.values(),
                    tf.cast(tower.num_examples, tf.float32)])
 
 
-def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: VariableStore,
+def build_measuring_towers(model: Model, towers: Sequence[ForwardPass], *, store: VariableStore,
                            precision: Optional[Precision] = None,
-                           workers: Workers = ALONE) -> List[Tower]:
+                           workers: Workers = ALONE) -> Sequence[ForwardPass]:
   """Builds beside each training tower what its model makes with `is_training` False.
 
   They compute on the same switched batches and variables, for a model that decides in Python. The
@@ -152,7 +152,8 @@ def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: Vari
   Raises:
     UsageError: a variable of False alone, or one that is read in place of its replica.
   """
-  call = ModelCall(model, store, towers[0].whole, begin_draws(store.seed), precision=precision)
+  call = ModelCall(model, store, towers[0].global_batch, begin_draws(store.seed),
+                   precision=precision)
   before, measuring = tf.global_variables(), []
   for index, tower in enumerate(towers):
     recording, replicas = record_tower(tower.device), store.replicas.get(index, {})

@@ -217,7 +217,7 @@ def test_towers_draw_what_one_tower_draws(name, point, caplog):
 def test_what_meets_rows_of_one_static_size_needs_no_other_call_of_the_model(name):
   with tf.Graph().as_default():
     [tower, *_] = build(name, 4, 'next', last_batch='carry').towers
-  assert not tower.call_beside.cache_info().misses
+  assert not tower.scratch_calls.made
 
 
 @pytest.mark.nightly(but='dropout')

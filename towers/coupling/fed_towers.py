@@ -290,7 +290,7 @@ class FedTowers:
     feed = {tensor: value[rows] for tensor, value in zip(self._tensors[share.tower], self.pool)}
     feed.update((self.find_peer(tensor, share.tower), value)
                 for tensor, value in self._fixed.items())
-    numbers = [(tower.whole.num_examples, total), (tower.whole.divisor, float(total)),
+    numbers = [(tower.global_batch.num_examples, total), (tower.global_batch.divisor, float(total)),
                (tower.num_examples, share.num_real)]  # The first may be the last.
     place = tower.batch.row_offset
     if place is not None:

@@ -30,8 +30,8 @@ from towers.graph.source import format_op
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm_layer import BATCH_SUMS
-from towers.tower.beside import opened_beside
 from towers.tower.norms.joined import JOINED_SUMS
+from towers.tower.scratch import opened_scratch
 from towers.tower.tower import Tower
 
 # The relative differences that rounding makes, of sums, of gradients and of other values.
@@ -85,8 +85,7 @@ def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[
   num_parts = num_parts or len(towers)
   found = find_coupling(towers, session, rows, num_parts=num_parts, num_workers=num_workers,
                         runs_per_epoch=runs_per_epoch)
-  if towers[0].call_beside is not None:
-    towers[0].call_beside.cache_clear()  # Some MB for a deep net.
+  towers[0].scratch_calls.made.clear()  # Some MB for a deep net.
   if found:
     logging.getLogger('towers').warning(
         '%s A tower has only its own examples, so %d parts of a step (towers x micro-batches x '
@@ -183,7 +182,7 @@ def _find_mixed(fed, num_parts) -> List[str]:
   fed.check_price('calling the model once more', seconds)
   few = None
   try:
-    with opened_beside(fed.towers[0]) as (tower, session):
+    with opened_scratch(fed.towers[0]) as (tower, session):
       # Sums over all towers are here as they are where there are others.
       few = FedTowers([tower], session, [[*fed.pool, fed.size]], num_workers=2)
       return _judge_size(few, orders, num_parts)

@@ -8,16 +8,17 @@ The step, its counters, its schedule, clipping and decay are those of one big ba
 live beside their variables and are not checkpointed: checkpoints fall between steps.
 """
 
+import dataclasses
 from typing import List, Tuple
 
 from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.host import HOST
-from towers.reduce.gradients import ReducedGradients
+from towers.reduce.gradients import SummedGradients
 from towers.tensorflow_v1 import Operation, Variable, tf
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
 
-def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
+def accumulate_gradients(reduced: SummedGradients) -> SummedGradients:
   """Returns the mean over all micro-batches of a step, of the mean over one, not clipped yet.
 
   Every micro-batch but the last runs `add_op`; the last one runs the train op.
@@ -25,7 +26,7 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
   first = reduced.towers[0]
   count = tf.cast(reduced.num_examples, tf.float32)
   # Towers divide their gradients by the number of micro-batches too, see `Tower`.
-  gradient_weight = count * first.whole.num_micro_batches
+  gradient_weight = count * first.global_batch.num_micro_batches
   sums = _Accumulators()
 
   with tf.name_scope('accumulate'):
@@ -53,9 +54,9 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
         total = sums.add(moments.op.inputs[0], count, device=first.device, name=f'moments_{index}')
         moments.op._update_input(0, total / num_examples)
     add_op = sums.build_add()
-  return accumulated._replace(loss=loss, metrics=metrics, mean_weight=mean_weight,
-                              num_examples=tf.cast(seen, tf.int64), add_op=add_op,
-                              clear=sums.build_clear)
+  return dataclasses.replace(
+      accumulated, loss=loss, metrics=metrics, begins_with_loss=False, mean_weight=mean_weight,
+      num_examples=tf.cast(seen, tf.int64), add_op=add_op, clear=sums.build_clear)
 
 
 class _Accumulators:

@@ -16,6 +16,7 @@ before, and each worker divides its gradients by the examples of all, so that no
 its largest term.
 """
 
+import dataclasses
 import functools
 from typing import Any, Iterator, NamedTuple
 
@@ -24,7 +25,7 @@ from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
 from towers.placement.workers import Workers, sum_over_workers
-from towers.reduce.gradients import ReducedGradients, make_dense, scale_gradient
+from towers.reduce.gradients import ReducedGradients, SummedGradients, make_dense, scale_gradient
 from towers.reduce.rows import plan_slots
 from towers.tensorflow_v1 import Tensor, Variable, tf
 
@@ -44,7 +45,7 @@ class Votes(NamedTuple):
   own: Variable
 
 
-def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers, collective: str,
+def all_reduce_gradients(summed: SummedGradients, *, workers: Workers, collective: str,
                          fusion_bytes: int, wire: str) -> ReducedGradients:
   """Returns the mean over the examples of all towers of all workers, see `average_gradients`.
 
@@ -55,6 +56,7 @@ def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers, collect
     UsageError: a collective or a wire that the devices do not have, or gradients that none can sum.
   """
   wire_dtype = choose_wire(wire, num_workers=workers.num_workers)
+  reduced = ReducedGradients(**vars(summed))
   if workers.num_workers == 1 and not reduced.replicas:
     return reduced
   devices = _list_devices(reduced)
@@ -158,8 +160,8 @@ def _sum(reduced, workers, sum_all, *, numbers=None, wire=None):
           found.append([of_variable.read(rows, gradient)] * len(pairs))
   summed = [[(gradient, variable) for gradient, (_, variable) in zip(of_tower, before)]
             for of_tower, before in zip(zip(*found), pairs)]
-  return reduced._replace(
-      gradients=summed[0], replicas=summed[1:], row_slots=list(filter(None, slots)),
+  return dataclasses.replace(
+      reduced, gradients=summed[0], replicas=summed[1:], row_slots=list(filter(None, slots)),
       all_reduce=all_reduce._replace(num_gradients=len(slots) - sum(stay),
                                      num_gathered=sum(stay))), total
 
@@ -176,5 +178,6 @@ def _read_numbers(mean, total, requests, workers):
     votes = Votes(tf.concat([[tf.cast(is_same, tf.float32)], wishes], 0), requests)
     num_examples = (mean.num_examples * workers.num_workers
                     if isinstance(mean.num_examples, int) else tf.cast(count, tf.int64))
-  return mean._replace(loss=tf.cast(loss, mean.loss.dtype), metrics=metrics, votes=votes,
-                       num_examples=num_examples)
+  return dataclasses.replace(
+      mean, loss=tf.cast(loss, mean.loss.dtype), metrics=metrics, begins_with_loss=False,
+      votes=votes, num_examples=num_examples)

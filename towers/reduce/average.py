@@ -36,11 +36,12 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
     UsageError: a collective or a wire that these devices do not have, gradients that none can sum,
       or another `accumulate` than that of the towers.
   """
-  check_same_number(towers[0].whole.num_micro_batches, 'micro-batches a step in build_towers',
-                    accumulate, 'in average_gradients', fix='give both the same accumulate.')
-  reduced = sum_towers(towers)
+  check_same_number(
+      towers[0].global_batch.num_micro_batches, 'micro-batches a step in build_towers',
+      accumulate, 'in average_gradients', fix='give both the same accumulate.')
+  summed = sum_towers(towers)
   if accumulate > 1:
-    reduced = accumulate_gradients(reduced)
-  reduced = divide_by_weights(reduced, workers)
-  return all_reduce_gradients(reduced, workers=workers, collective=collective,
+    summed = accumulate_gradients(summed)
+  summed = divide_by_weights(summed, workers)
+  return all_reduce_gradients(summed, workers=workers, collective=collective,
                               fusion_bytes=fusion_bytes, wire=wire)

@@ -7,7 +7,8 @@ Every tower has divided by the number of examples in the global batch already (s
 nothing is left to divide or weight here. What losses with weights still need is in `weights`.
 """
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+import dataclasses
+from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from towers.graph.ordered_sum import add_all
 from towers.placement.collectives import AllReduce
@@ -20,15 +21,18 @@ from towers.tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.tower.precision import LossScale
 from towers.tower.tower import Tower
 
+Stage = TypeVar('Stage', bound='SummedGradients')
 
-class ReducedGradients(NamedTuple):
-  """The mean loss and gradients; where variables have replicas, only after `all_reduce`.
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SummedGradients:
+  """The loss and gradients that the towers of a worker sum to; replicas are not summed yet.
 
   Attributes:
-    towers, num_examples: that the means are over, the latter an int or an integer scalar.
-    loss: the mean loss over the global batch, a scalar. A run that needs it, as the update does,
-      also puts the next training batch of every tower. Until `divide_by_weights`, losses with
-      weights and their gradients are means over the examples of weight times loss.
+    towers, num_examples: that they are over, the latter an int or an integer scalar.
+    loss: the mean loss over the examples, a scalar. A run that needs it, as the update does, also
+      puts the next training batch of every tower. Until `divide_by_weights`, losses with weights
+      and their gradients are means of weight times loss.
     gradients: (gradient, variable) of all variables that the loss depends on.
     partly_without_gradient: the variables that the loss of some towers does not depend on, where
       the gradient is 0.
@@ -36,13 +40,10 @@ class ReducedGradients(NamedTuple):
       the examples of the step: the loss first, then as `Tower.sums` and `Tower.weights` of the
       other metrics, and last the number of examples, unless that is an int; None where the model
       returns a loss alone.
+    begins_with_loss: whether `metrics` begins with `loss`, so that one fetch brings both.
     mean_weight: the mean over the examples of their weights, a float32 scalar; None without.
     replicas: for each later tower the same gradients on its device, with its replicas, and with the
       variable itself where that has none.
-    all_reduce: of the gradients of all replicas and workers, or None.
-    row_slots: in which several workers share the rows of each sparse gradient.
-    votes: of several workers, see `all_reduce`; or None.
-    loss_scale: that the gradients have been divided by, or None.
     add_op: with accumulation, the op for every micro-batch of a step but the last.
     clear: with accumulation, builds the op that ends a step.
   """
@@ -50,25 +51,13 @@ class ReducedGradients(NamedTuple):
   num_examples: Union[int, Tensor]
   loss: Tensor
   gradients: List[Tuple[Gradient, Variable]]
-  partly_without_gradient: List[Variable]
+  partly_without_gradient: Sequence[Variable] = ()
   metrics: Optional[Tensor] = None
+  begins_with_loss: bool = False
   mean_weight: Optional[Tensor] = None
   replicas: Sequence[List[Tuple[Gradient, Variable]]] = ()
-  all_reduce: Optional[AllReduce] = None
-  row_slots: Sequence[RowSlots] = ()
-  votes: Any = None
-  loss_scale: Optional[LossScale] = None
   add_op: Optional[Operation] = None
   clear: Optional[Callable[[], Operation]] = None
-
-  @property
-  def begins_with_loss(self) -> bool:
-    """Whether `metrics` begins with `loss`, so that one fetch brings both."""
-    op = self.loss.op
-    losses = [self.loss, op.inputs[0]] if op.type == 'Merge' else [self.loss]  # See `run_beside`.
-    return self.metrics is not None and (
-        any(part is loss for part in self.metrics.op.inputs for loss in losses) or
-        any(part is self.metrics for part in op.inputs))
 
   def list_pairs(self, indices: Sequence[int]) -> List[Tuple[Gradient, Variable]]:
     """Returns (gradient, variable) of those at the indices, each variable and replica once.
@@ -80,7 +69,7 @@ class ReducedGradients(NamedTuple):
         replica[index] for replica in self.replicas for index, (_, first) in zip(indices, firsts)
         if replica[index][1] is not first]
 
-  def map_gradients(self, change: Callable[[Gradient, Variable], Gradient]) -> 'ReducedGradients':
+  def map_gradients(self: Stage, change: Callable[[Gradient, Variable], Gradient]) -> Stage:
     """Returns the same with `change(gradient, variable)`, on the variable's device, of each."""
     def change_all(gradients):
       changed = []
@@ -89,18 +78,44 @@ class ReducedGradients(NamedTuple):
           changed.append((change(gradient, variable), variable))
       return changed
 
-    with rounding_alike(self.all_reduce is not None):
-      return self._replace(gradients=change_all(self.gradients),
-                           replicas=[change_all(replica) for replica in self.replicas])
+    with rounding_alike(self.is_all_reduced):
+      return dataclasses.replace(self, gradients=change_all(self.gradients),
+                                 replicas=[change_all(replica) for replica in self.replicas])
+
+  @property
+  def is_all_reduced(self) -> bool:
+    """Whether several devices have all gradients, which must stay the same to the bit."""
+    return False
 
 
-def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReducedGradients(SummedGradients):
+  """The mean loss and gradients over the global batch, of all workers.
+
+  Attributes:
+    all_reduce: of the gradients of all replicas and workers, or None.
+    row_slots: in which several workers share the rows of each sparse gradient.
+    votes: of several workers, see `all_reduce`; or None.
+    loss_scale: that the gradients have been divided by, or None.
+  """
+  all_reduce: Optional[AllReduce] = None
+  row_slots: Sequence[RowSlots] = ()
+  votes: Any = None
+  loss_scale: Optional[LossScale] = None
+
+  @property
+  def is_all_reduced(self) -> bool:
+    return self.all_reduce is not None
+
+
+def sum_towers(towers: Sequence[Tower]) -> SummedGradients:
   """Sums the losses and gradients of this worker's towers; sparse gradients stay sparse.
 
   Dense gradients of replicas are left for `all_reduce`.
   """
-  variables, whole = towers[0].variables, towers[0].whole
-  by_variable = list(zip(*[tower.gradients for tower in towers]))
+  variables, global_batch = towers[0].variables, towers[0].global_batch
+  shares = [_add_penalties(tower) for tower in towers]
+  by_variable = list(zip(*shares))
   # Of what the loss of any tower depends on.
   known = [index for index, shares in enumerate(by_variable)
            if any(share is not None for share in shares)]
@@ -111,7 +126,7 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
       sums = [_sum_shared([by_variable[index] for index in known],
                           [variables[index] for index in known], towers)]
     else:
-      sums = _find_shares(towers, known)
+      sums = _find_shares(towers, shares, known)
     gradients, *replicas = [
         [(total, tower.variables[index]) for index, total in zip(known, of_tower)]
         for tower, of_tower in zip(towers, sums)]
@@ -132,11 +147,30 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
         loss, metrics = own if len(towers) == 1 else tf.unstack(loss)[0], loss
       mean_weight = None
       if 'loss' in towers[0].weights:
-        mean_weight = add_all([tower.weights['loss'] for tower in towers]) / whole.divisor
+        mean_weight = add_all([tower.weights['loss'] for tower in towers]) / global_batch.divisor
 
-  return ReducedGradients(towers, whole.num_examples, loss, gradients,
-                          partly_without_gradient=[variables[index] for index in partly],
-                          metrics=metrics, mean_weight=mean_weight, replicas=replicas)
+  return SummedGradients(towers, global_batch.num_examples, loss, gradients,
+                         partly_without_gradient=[variables[index] for index in partly],
+                         metrics=metrics, begins_with_loss=metrics is not None,
+                         mean_weight=mean_weight, replicas=replicas)
+
+
+def _add_penalties(tower):
+  """Returns a tower's gradients, with those of its penalties.
+
+  Where the loss has weights, they are left for `divide_by_weights`, and a dense zero is in their
+  place.
+  """
+  if not tower.penalty_gradients:
+    return tower.gradients
+  with tf.device(tower.device), tf.name_scope(tower.scope):
+    if 'loss' in tower.weights:
+      return [gradient if penalty is None else tf.convert_to_tensor(
+          tf.zeros_like(tf.convert_to_tensor(penalty)) if gradient is None else gradient)
+              for gradient, penalty in zip(tower.gradients, tower.penalty_gradients)]
+    return [gradient if penalty is None else
+            add_all([part for part in (gradient, penalty) if part is not None])
+            for gradient, penalty in zip(tower.gradients, tower.penalty_gradients)]
 
 
 def _join_metrics(tower):
@@ -155,7 +189,7 @@ def unscale_gradients(reduced: ReducedGradients, loss_scale: LossScale) -> Reduc
   with tf.name_scope('unscale'):
     unscaled = reduced.map_gradients(
         lambda gradient, _: scale_gradient(gradient, loss_scale.inverse))
-    return unscaled._replace(loss_scale=loss_scale)
+    return dataclasses.replace(unscaled, loss_scale=loss_scale)
 
 
 def scale_gradient(gradient: Gradient, scale: Tensor) -> Gradient:
@@ -169,7 +203,7 @@ def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradien
   """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
   with tf.name_scope('clip'):
     merged = reduced.map_gradients(lambda gradient, _: merge_rows(gradient))
-    with tf.device(HOST), rounding_alike(reduced.all_reduce is not None):
+    with tf.device(HOST), rounding_alike(reduced.is_all_reduced):
       norm = tf.global_norm([gradient for gradient, _ in merged.gradients])
       scale = tf.minimum(max_norm / tf.maximum(norm, 1e-30), 1.0)
     return merged.map_gradients(lambda gradient, _: scale_gradient(gradient, scale))
@@ -205,24 +239,24 @@ def _sum_shared(by_variable, variables, towers):
   return sums
 
 
-def _find_shares(towers, known):
-  """Returns each tower's shares of the gradients at the indices `known`, dense ones not yet summed.
+def _find_shares(towers, gradients, known):
+  """Returns each tower's shares of its gradients at the indices `known`, dense ones not yet summed.
 
   The rows of sparse gradients are few: the first tower gathers all, adds up those with the same
   index and sends them on, so that every tower gets the same bits.
   """
   shares: List[List[Gradient]] = [[] for _ in towers]
   for index in known:
-    found = [tower.gradients[index] for tower in towers if tower.gradients[index] is not None]
+    found = [of_tower[index] for of_tower in gradients if of_tower[index] is not None]
     if all(isinstance(share, tf.IndexedSlices) for share in found):
       with tf.device(towers[0].device):
         rows = merge_rows(_sum_shares(found))
       for of_tower in shares:
         of_tower.append(rows)
     else:
-      for tower, of_tower in zip(towers, shares):
+      for tower, own, of_tower in zip(towers, gradients, shares):
         with tf.device(tower.device):
-          of_tower.append(make_dense(tower.gradients[index], tower.variables[index]))
+          of_tower.append(make_dense(own[index], tower.variables[index]))
   return shares
 
 

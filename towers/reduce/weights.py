@@ -9,14 +9,16 @@ denominator beside them, and one division for each gradient makes the mean of a 
 the denominator first: weights mostly follow from the batch alone, so that it is there before them.
 """
 
+import dataclasses
+
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
 from towers.placement.workers import Workers, sum_over_workers
-from towers.reduce.gradients import ReducedGradients, scale_gradient
+from towers.reduce.gradients import SummedGradients, scale_gradient
 from towers.tensorflow_v1 import tf
 
 
-def divide_by_weights(reduced: ReducedGradients, workers: Workers) -> ReducedGradients:
+def divide_by_weights(reduced: SummedGradients, workers: Workers) -> SummedGradients:
   """Returns the weighted means: loss and gradients divided by the mean weight of all workers.
 
   Penalties, which have no weight, are added whole. If all weights are 0, the loss and its gradients
@@ -43,9 +45,10 @@ def divide_by_weights(reduced: ReducedGradients, workers: Workers) -> ReducedGra
     def divide(gradient, variable):
       divided = scale_gradient(gradient, tf.cast(inverse, gradient.dtype))
       penalty = penalties.get(variable.op.name)
-      return divided if penalty is None else divided + penalty
+      return divided if penalty is None else divided + tf.convert_to_tensor(penalty)
 
     # Every replica divides the same rows of a sparse gradient.
     with rounding_alike(bool(reduced.replicas)):
       divided = reduced.map_gradients(divide)
-    return divided._replace(loss=loss, mean_weight=mean_weight)
+    return dataclasses.replace(
+        divided, loss=loss, begins_with_loss=False, mean_weight=mean_weight)

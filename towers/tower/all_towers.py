@@ -30,7 +30,7 @@ from towers.input.batch import Batch
 from towers.placement.host import HOST
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tensorflow_v1 import Operation, Tensor, tf
-from towers.tower.tower import Tower
+from towers.tower.tower import ForwardPass
 
 SUMS = 'towers/all_sums'
 # What each tower has put into them, in the same order.
@@ -220,7 +220,7 @@ def _refuse_second(op, gradient):
                    'twice, by tf.stop_gradient or a layer without it.')
 
 
-def join_sums(towers: Sequence[Tower], *, workers: Workers = ALONE) -> None:
+def join_sums(towers: Sequence[ForwardPass], *, workers: Workers = ALONE) -> None:
   """Replaces each sum, and its gradient, by that over all towers of all workers, once these are
   built. A tower with 0 examples has a row that only fills its batch, and takes no part.
   """

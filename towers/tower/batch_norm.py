@@ -30,13 +30,13 @@ BATCH_NORMS = ('first', 'mean', 'sync')
 _CHOICES = ('Switch', 'If', 'StatelessIf', 'Select', 'SelectV2')
 
 
-def needs_all_moments(kind: str, whole: GlobalBatch) -> bool:
+def needs_all_moments(kind: str, global_batch: GlobalBatch) -> bool:
   """Returns whether later towers have a part in the moments that move the averages.
 
   With `first`, where the first tower has no examples, the next with examples stands in.
   """
-  may_be_empty = any(batch.may_be_empty for batch in whole.batches)
-  return whole.num_towers > 1 and (kind == 'mean' or kind == 'first' and may_be_empty)
+  may_be_empty = any(batch.may_be_empty for batch in global_batch.batches)
+  return global_batch.num_towers > 1 and (kind == 'mean' or kind == 'first' and may_be_empty)
 
 
 def join_moments(kind: str, towers: Sequence[Tower], workers: Workers) -> None:
@@ -49,7 +49,7 @@ def join_moments(kind: str, towers: Sequence[Tower], workers: Workers) -> None:
       layers that do not take part.
   """
   _check(kind, towers[0])
-  if not needs_all_moments(kind, towers[0].whole):
+  if not needs_all_moments(kind, towers[0].global_batch):
     return
   device = towers[0].device
   with tf.device(device), tf.name_scope('weigh_towers'):

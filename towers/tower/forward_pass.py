@@ -1,6 +1,5 @@
 """The forward pass of a tower: its losses and metrics, summed over its examples."""
 
-import functools
 from typing import Dict, Optional
 
 from towers.base.usage_error import UsageError
@@ -11,31 +10,31 @@ from towers.tower.all_towers import joining
 from towers.tower.apart import check_apart, check_penalties
 from towers.tower.drawing.draws import tie_draws, warn_of_left
 from towers.tower.losses import sum_returned
-from towers.tower.model_call import ModelCall, call_beside
+from towers.tower.model_call import ModelCall
 from towers.tower.norms.joined import check_joined
 from towers.tower.recording import Recording
-from towers.tower.tower import Tower
+from towers.tower.scratch import ScratchCalls
+from towers.tower.tower import ForwardPass
 
 
 def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index: int,
-                  instead: Optional[Dict[str, Variable]] = None) -> Tower:
-  """Builds a tower without gradients, whose recording has begun.
+                  instead: Optional[Dict[str, Variable]] = None) -> ForwardPass:
+  """Builds the forward pass of a tower, whose recording has begun.
 
   Its model reads the variables `instead` of the store's, see `ModelCall.compute`.
   """
   store = call.store
   with tf.device(recording.place), tf.name_scope(f'tower_{index}') as scope, joining(
-      batch, num_towers=call.whole.num_towers, joins_norms=call.joins_norms):
+      batch, num_towers=call.global_batch.num_towers, joins_norms=call.joins_norms):
     sums = sum_returned(
         call.compute(batch.tensors, index=index, scope=scope, instead=instead), batch)
-    share = sums.values['loss'] / call.whole.divisor
+    loss = sums.values['loss'] / call.global_batch.divisor
   update_ops, penalties = [
       tf.get_collection(key)[recording.sizes.get(key, 0):]
       for key in (tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES)]
-  beside = functools.lru_cache(2)(functools.partial(call_beside, call, batch, scope=scope))
-  tower = Tower(recording.device, scope, share, sums.values, batch, update_ops, penalties,
-                call.whole, weights=sums.weights, losses=sums.losses, wholes=sums.wholes,
-                call_beside=beside)
+  tower = ForwardPass(
+      recording.device, scope, batch, call.global_batch, loss, sums.values, sums.weights,
+      sums.losses, sums.wholes, update_ops, penalties, ScratchCalls(call, batch, scope))
 
   ops = [op for op in recording.list_ops() if op not in store.initial_ops]
   keep_order(ops)
@@ -49,14 +48,14 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
   if call.joins_norms and index == 0:
     check_joined(tower)
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch,
-                   call_beside=beside)
+                   scratch_calls=tower.scratch_calls)
   if index == 0:
     warn_of_left(left)
   return tower
 
 
 def _check(tower, ops, index, store):
-  accumulate = tower.whole.num_micro_batches
+  accumulate = tower.global_batch.num_micro_batches
   if accumulate > 1 and set(tower.losses) & set(tower.weights):
     raise UsageError(f'accumulate={accumulate} takes a step in micro-batches, and the '
                      f'losses {", ".join(tower.losses)} have weights whose sums only the whole '

@@ -114,7 +114,7 @@ def _name_losses(loss) -> Dict[str, Any]:
 class Sums:
   """What a tower's losses and metrics come to, without rows that only fill its batch up.
 
-  Its attributes are those of `Tower`, whose `sums` are the `values` here.
+  Its attributes are those of `ForwardPass`, whose `sums` are the `values` here.
   """
 
   def __init__(self, batch: Batch):

@@ -6,12 +6,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 from towers.data.components import naming_errors
 from towers.data.composite import decode_batch
 from towers.graph.postponed import postpone_writes
-from towers.input.batch import Batch
-from towers.input.row_offsets import build_row_offsets
 from towers.placement import variables
-from towers.placement.host import HOST
 from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
-from towers.tower.all_towers import is_own, joining
+from towers.tower.all_towers import is_own
 from towers.tower.drawing.draws import Draws
 from towers.tower.foreign.calls import call_as_is
 from towers.tower.foreign.python_switch import answering
@@ -37,7 +34,7 @@ class ModelCall(NamedTuple):
   Attributes:
     model: to call.
     store: makes the variables.
-    whole: the batch that all towers compute on.
+    global_batch: that of all towers.
     draws: what its random ops depend on.
     is_training: for the model: a bool, or a scalar bool tensor where towers also validate.
     precision: for towers that compute in half precision, or None.
@@ -45,7 +42,7 @@ class ModelCall(NamedTuple):
   """
   model: Model
   store: variables.VariableStore
-  whole: GlobalBatch
+  global_batch: GlobalBatch
   draws: Draws
   is_training: Union[bool, Tensor] = False
   precision: Optional[Precision] = None
@@ -87,7 +84,7 @@ class ModelCall(NamedTuple):
 
   def _postpone_writes(self, ops, returned, tensors):
     """Leaves to the end of the step what the loss waits for and one tower can write for all."""
-    is_alone = self.whole.num_towers * self.whole.num_micro_batches == 1
+    is_alone = self.global_batch.num_towers * self.global_batch.num_micro_batches == 1
     loss, metrics = returned if has_metrics(returned) else (returned, {})
     penalties = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
     losses, others = [[value.op for value in tf.nest.flatten(part, expand_composites=True)
@@ -101,51 +98,3 @@ class ModelCall(NamedTuple):
       return variable not in trained and (is_average or is_alone or not is_own(write, tensors))
 
     postpone_writes(ops, losses, others, may_postpone)
-
-
-class Beside(NamedTuple):
-  """A model in a graph of its own, with variables of its own, called on rows of any number.
-
-  Attributes:
-    graph: that holds nothing else.
-    batch: that it is called on, placeholders.
-    returned: by it.
-    draws: what its random ops are to depend on, as those of the tower do; the step is 0.
-  """
-  graph: Any
-  batch: Batch
-  returned: Any
-  draws: Draws
-
-
-def call_beside(call: ModelCall, batch: Batch, *, scope: str, rows: Any = None, other: Any = None
-                ) -> Beside:
-  """Calls a tower's model on batches like another; raises what the model raises on them.
-
-  What the model keeps in itself stays as it is. Values of all towers are those of two.
-
-  Args:
-    call, scope: of the tower.
-    batch: like which they are, of tensors of known ranks.
-    rows, other: the sizes of first axes, and of other open ones; None for any.
-  """
-  owner = getattr(call.model, '__self__', call.model)
-  kept = dict(getattr(owner, '__dict__', {}))
-  with tf.Graph().as_default() as graph:
-    beside = call._replace(
-        store=variables.build_variable_store(devices=[HOST]),
-        is_training=tf.placeholder_with_default(True, []) if tf.is_tensor(call.is_training) else
-        True)
-    ours = Batch(tf.nest.map_structure(lambda tensor: tf.placeholder(
-        tensor.dtype, [rows, *(other if size is None else size
-                               for size in tensor.shape.as_list()[1:])],
-        'beside/batch'), batch.tensors), tf.placeholder(tf.int32, [], 'beside/num_examples'))
-    ours = ours._replace(row_offset=build_row_offsets([ours])[0])
-    with tf.device(HOST):
-      step = tf.constant(0, tf.int64)
-    try:
-      with joining(ours, num_towers=2, joins_norms=call.joins_norms), tf.name_scope(scope):
-        return Beside(graph, ours, beside.compute(ours.tensors, index=0, scope=scope),
-                      call.draws._replace(read_step=lambda: step))
-    finally:
-      getattr(owner, '__dict__', {}).update(kept)

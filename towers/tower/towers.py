@@ -13,7 +13,6 @@ If the losses have weights, the sum of the weights of the global batch divides i
 knows it, so it divides what all of them have summed (see `towers.reduce.weights`).
 """
 
-import functools
 from typing import List, Optional, Sequence, Union
 
 from towers.base import collector
@@ -27,10 +26,10 @@ from towers.tower.all_towers import join_sums
 from towers.tower.batch_norm import BATCH_NORMS, join_moments, needs_all_moments
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.cloning.cloner import Cloner
-from towers.tower.differentiate import add_penalties
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
+from towers.tower.recording import record_tower
 from towers.tower.tower import Tower
 from towers.tower.training_tower import build_tower
 
@@ -68,19 +67,23 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   collector.collect_former()
   global_batch.check_numbers(batches, devices, store)
   check_choice('batch_norm', batch_norm, BATCH_NORMS)
-  whole = global_batch.join_batches(batches, accumulate=accumulate, num_workers=workers.num_workers)
-  cloner = Cloner(build, store, left_out=() if needs_all_moments(batch_norm, whole) else (
-      BATCH_MOMENTS,))
-  call = ModelCall(model, store, whole, begin_draws(store.seed), is_training, precision,
-                   joins_norms=batch_norm == 'sync' and whole.num_towers > 1)
+  joined = global_batch.join_batches(
+      batches, accumulate=accumulate, num_workers=workers.num_workers)
+  call = ModelCall(model, store, joined, begin_draws(store.seed), is_training, precision,
+                   joins_norms=batch_norm == 'sync' and joined.num_towers > 1)
+  cloner = Cloner(build, store, joined.batches, left_out=() if needs_all_moments(
+      batch_norm, joined) else (BATCH_MOMENTS,))
 
-  by_model = functools.partial(build_tower, call, frozen=frozen, recomputed=recompute)
   towers: List[Tower] = []
   for index, device in enumerate(devices):
-    towers.append(cloner.build(whole.batches, index, device, by_model))
-    store.scopes.append(towers[-1].scope)
+    tower = cloner.clone(index, device)
+    if tower is None:
+      recording = record_tower(device)
+      tower = build_tower(call, index, recording, frozen=frozen, recompute=recompute)
+      cloner.add(index, tower, recording)
+    towers.append(tower)
+    store.scopes.append(tower.scope)
 
-  towers[0] = add_penalties(towers[0], precision)
   join_moments(batch_norm, towers, workers)
   join_sums(towers, workers=workers)
   return towers

@@ -8,26 +8,26 @@ from towers.placement import variables
 from towers.placement.set_values import keep_set_values
 from towers.tensorflow_v1 import tf
 from towers.tower.apart import check_apart
-from towers.tower.differentiate import differentiate
+from towers.tower.differentiate import differentiate, differentiate_penalties
 from towers.tower.forward_pass import build_forward
 from towers.tower.model_call import ModelCall
-from towers.tower.recomputing.recompute import recompute
+from towers.tower.recomputing.recompute import copy_activations
 from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 
 def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Sequence[str],
-                recomputed: Union[str, int]) -> Tower:
-  """Returns a tower that the model builds, with the gradients of its loss without penalties.
+                recompute: Union[str, int]) -> Tower:
+  """Returns a tower that the model builds.
 
-  Its recording has begun; `frozen` and `recomputed` are as `build_towers` takes them.
+  Its recording has begun; `frozen` and `recompute` are as `build_towers` takes them.
   """
   store = call.store
   before = tf.global_variables()
 
   # All towers start from the values that the first tower's model assigns.
   with contextlib.nullcontext() if index else keep_set_values():
-    tower = build_forward(call, call.whole.batches[index], recording, index=index)
+    forward = build_forward(call, call.global_batch.batches[index], recording, index=index)
   if index == 0:
     _check_trained(call)
     variables.adopt_made_before(store, tf.trainable_variables())
@@ -39,14 +39,16 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
         [store.made[name] for name in store.replicas[index]], set(recording.list_ops()),
         fix='use variables=host, first or balanced, or tower_build=clone')
 
-  tower = tower._replace(variables=store.list_trainable(index))
+  trainable = store.list_trainable(index)
   num_forward = len(recording.list_ops())
-  tower = differentiate(tower, recording, call.precision)
-  tower = tower._replace(recomputed=recompute(
-      recomputed, tower, recording=recording, num_forward=num_forward, warns=index == 0))
-  check_apart(dict(gradients=tower.gradients), recording.list_ops(),
-              index=index, others=store.scopes, batch=tower.batch)
-  return tower
+  gradients = differentiate(forward, trainable, recording, call.precision)
+  recomputed = copy_activations(recompute, forward, gradients, recording=recording,
+                                num_forward=num_forward, warns=index == 0)
+  check_apart(dict(gradients=gradients), recording.list_ops(),
+              index=index, others=store.scopes, batch=forward.batch)
+  penalty_gradients = [] if index else differentiate_penalties(forward, trainable, call.precision)
+  return Tower(**vars(forward), variables=trainable, gradients=gradients,
+               penalty_gradients=penalty_gradients, recomputed=recomputed)
 
 
 def _check_trained(call):

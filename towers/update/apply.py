@@ -172,7 +172,8 @@ def _merging_once(optimizer: Optimizer) -> ContextManager[None]:
 def _find_writes(reduced, update_ops, is_finite):
   """Returns what the model writes in a step; refuses writes that towers would repeat."""
   check_updates(update_ops)
-  of_towers = [value for tower in reduced.towers for value in [tower.loss] + tower.gradients]
+  of_towers = [value for tower in reduced.towers for value in [
+      tower.loss, *tower.gradients, *tower.penalty_gradients]]
   # An op that every micro-batch runs cannot wait for the last one.
   ends = [reduced.loss if is_finite is None else is_finite, reduced.add_op]
   writes = find_step_writes(of_towers, update_ops, ends)

@@ -13,6 +13,7 @@ zero; so it is for the optimizers below, and for what adds to variables, as movi
 other updates wait for the gate on the host, see `guard`.
 """
 
+import dataclasses
 import functools
 from typing import Any, ContextManager, Dict, List, Sequence, Tuple
 
@@ -66,7 +67,7 @@ class DeviceGate:
                 for pairs in [reduced.gradients, *reduced.replicas]]
       with tf.device(HOST):
         self.is_finite = tf.identity(list(self._flags.values())[0])
-    self.reduced = reduced._replace(gradients=passed[0], replicas=passed[1:])
+    self.reduced = dataclasses.replace(reduced, gradients=passed[0], replicas=passed[1:])
 
   def _pass_gradients(self, pairs, loss, loss_is_finite):
     """Builds the gate of the device of a tower's gradients; returns the pairs behind it."""

@@ -12,7 +12,7 @@ from towers.base.usage_error import UsageError, check_choice
 from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
 from towers.tower.cloning.pattern import Pattern, find_static
-from towers.tower.recording import Recording, record_tower
+from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
@@ -24,36 +24,43 @@ _OPS_WORTH_CLONING = 500
 class Cloner:
   """Clones towers where it can; after a failure the model builds all further ones."""
 
-  def __init__(self, build: str, store: VariableStore, *, left_out: Collection[str] = ()):
-    """Knows no tower yet; clones add nothing to the collections `left_out`."""
+  def __init__(self, build: str, store: VariableStore, batches: Sequence[Batch], *,
+               left_out: Collection[str] = ()):
+    """Knows no tower on these batches yet; clones add nothing to the collections `left_out`."""
     check_choice('tower_build', build, TOWER_BUILDS)
     self._build = build
     self._store = store
+    self._batches = batches
     self._left_out = left_out
-    # By what is static in the batches of towers.
+    # For each batch what is static in it, and by that the tower to clone.
+    self._static = list(map(find_static, batches))
     self._patterns: Dict[Hashable, Pattern] = {}
 
-  def build(self, batches: Sequence[Batch], index: int, device: str,
-            by_model: Callable[[int, Recording], Tower]) -> Tower:
-    """Returns tower `index` of those on `batches`, a clone of an earlier one or built `by_model`.
+  def clone(self, index: int, device: str) -> Optional[Tower]:
+    """Returns tower `index` as a clone of an earlier one, or None where the model must build it.
 
     Raises:
       UsageError: a tower cannot be cloned, and `build` is 'clone'.
     """
-    static, *later = map(find_static, batches[index:])
-    if static in self._patterns:
-      clone = self._attempt(self._patterns[static].clone, batches[index], index, device)
-      if clone is not None:
-        return clone
-    recording = record_tower(device)
-    tower = by_model(index, recording)
+    pattern = self._patterns.get(self._static[index])
+    if pattern is None:
+      return None
+    return self._attempt(pattern.clone, self._batches[index], index, device)
+
+  def add(self, index: int, tower: Tower, recording: Recording) -> None:
+    """Takes a tower that the model has built as the pattern of later ones, where that is worth it.
+
+    Raises what `clone` does.
+    """
+    static, *later = self._static[index:]
     # A layer of Keras holds the first tower's variables; a clone takes those of its own tower.
-    is_worth = (self._build == 'clone' or self._build == 'auto' and (
-        self._store.replicas or len(recording.on_device) >= _OPS_WORTH_CLONING))
+    is_worth = self._build == 'clone' or self._build == 'auto' and (
+        self._store.replicas or len(recording.on_device) >= _OPS_WORTH_CLONING)
     if static in later and is_worth:
-      made = self._attempt(Pattern, tower, recording, store=self._store, left_out=self._left_out)
-      self._patterns.update({} if made is None else {static: made})
-    return tower
+      pattern = self._attempt(
+          Pattern, tower, recording, store=self._store, left_out=self._left_out)
+      if pattern is not None:
+        self._patterns[static] = pattern
 
   def _attempt(self, make: Callable[..., Any], *args, **settings) -> Optional[Any]:
     """Returns what `make` makes; if that fails, warns in one line and turns cloning off."""

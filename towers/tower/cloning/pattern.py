@@ -14,6 +14,7 @@ needs: updates of moving averages, penalties, summaries. It also leaves out repe
 `pattern_graph`); and a shared variable is read once on its device, and the value sent to all.
 """
 
+import dataclasses
 from typing import Any, Dict, Hashable, Iterable, List
 
 from towers.input.batch import Batch
@@ -39,7 +40,7 @@ class Pattern:
 
   def __init__(self, tower: Tower, recording: Recording, *, store: VariableStore,
                left_out: Iterable[str] = ()):
-    """Takes a tower with its gradients, before anything joins it to others.
+    """Takes a tower before anything joins it to others.
 
     Clones add nothing to the collections `left_out`.
 
@@ -112,9 +113,9 @@ class Pattern:
     for key, items in self._collected.items():
       for item in items:
         graph.add_to_collection(key, copy(item))
-    return self._tower._replace(
-        device=device, scope=scope, batch=batch, update_ops=[], penalties=[],
-        variables=self._store.list_trainable(index), **copy(self._results))
+    return dataclasses.replace(
+        self._tower, device=device, scope=scope, batch=batch, update_ops=[], penalties=[],
+        variables=self._store.list_trainable(index), penalty_gradients=[], **copy(self._results))
 
   def _replace_inputs(self, batch, index, device):
     """Returns what a clone takes instead of the pattern's batch, variables and joined reads."""

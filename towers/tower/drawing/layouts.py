@@ -21,7 +21,7 @@ A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has
 it takes apart.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from towers.graph.resized import copy_resized, find_outer, list_grown
 from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart
@@ -75,7 +75,7 @@ def _list_candidates(shape, batch) -> List[int]:
 
 
 def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Batch, *, scope: str,
-                 call_beside: Callable[..., Any]) -> Layouts:
+                 scratch_calls: Any) -> Layouts:
   """Returns the layouts of a tower's draws, and of the loops around them.
 
   What nothing but a guess is left for is left out.
@@ -84,7 +84,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
     ops: that draw.
     masks: of type `Where`, in order.
     batch, scope: of their tower.
-    call_beside: as of `Tower`.
+    scratch_calls: as of `Tower`.
   """
   draws = {op.name.replace(scope, ''): op.outputs[0] for op in ops}
   # A loop may take several tensors apart, all of as many rows.
@@ -113,7 +113,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
   if unknown:
     # Sizes may be constants of the model's, come out of a loop, or several axes be one.
     try:
-      graph = call_beside(rows=_ROWS, other=_ANY).graph
+      graph = scratch_calls.get(rows=_ROWS, other=_ANY).graph
       find = graph.get_tensor_by_name
       copies = {name: find(tensor.name) for name, tensor in unknown.items()}
       masks = [find(mask.outputs[0].name).op for mask in masks]

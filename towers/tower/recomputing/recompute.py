@@ -22,12 +22,12 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Union
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed, list_ops
 from towers.placement.patterns import shorten
-from towers.tensorflow_v1 import Operation, Tensor, import_placed, tf
+from towers.tensorflow_v1 import Gradient, Operation, Tensor, import_placed, tf
 from towers.tower.recomputing import segments
 from towers.tower.recomputing.activations import Passes
 from towers.tower.recomputing.ends import find_ends
 from towers.tower.recording import Recording
-from towers.tower.tower import Tower
+from towers.tower.tower import ForwardPass
 
 _KEPT = 'kept/'
 
@@ -46,14 +46,15 @@ class Recomputed(NamedTuple):
   num_ops: int
 
 
-def recompute(setting: Union[str, int], tower: Tower, *, recording: Recording, num_forward: int,
-              warns: bool) -> Optional[Recomputed]:
-  """Makes the gradients of a tower read copies of its activations; returns None if it makes none.
+def copy_activations(setting: Union[str, int], forward: ForwardPass,
+                     gradients: Sequence[Optional[Gradient]], *, recording: Recording,
+                     num_forward: int, warns: bool) -> Optional[Recomputed]:
+  """Makes gradients read copies of a tower's activations; returns None if it makes none.
 
   Args:
     setting: see `parse_recompute`.
-    tower, recording: of a tower with its gradients.
-    num_forward: the number of its ops before these.
+    forward, gradients, recording: of the tower.
+    num_forward: the number of its ops before the gradients.
     warns: whether to say if there is nothing to gain.
 
   Raises:
@@ -63,16 +64,16 @@ def recompute(setting: Union[str, int], tower: Tower, *, recording: Recording, n
   if parsed == 'none':
     return None
   ops = recording.list_ops()
-  forward = {op for op in ops[:num_forward] if op.name.startswith(tower.scope)}
-  roots = list_ops(tower.gradients)
+  activations = {op for op in ops[:num_forward] if op.name.startswith(forward.scope)}
+  roots = list_ops(gradients)
   backward = find_needed(roots, within=set(ops[num_forward:]))
-  passes = Passes(forward, backward)
-  cuts = _choose(parsed, passes, tower.scope, warns)
+  passes = Passes(activations, backward)
+  cuts = _choose(parsed, passes, forward.scope, warns)
   if not cuts:
     return None
-  copies = _Copies(passes, cuts, tower.scope, recording)
-  copies.delay(tower.sums['loss'].op, roots, backward, recording)
-  return Recomputed(copies.scope[len(tower.scope):], len(cuts) + 1, len(copies.by_original))
+  copies = _Copies(passes, cuts, forward.scope, recording)
+  copies.delay(forward.sums['loss'].op, roots, backward, recording)
+  return Recomputed(copies.scope[len(forward.scope):], len(cuts) + 1, len(copies.by_original))
 
 
 def _choose(parsed, passes, scope, warns) -> List[int]:
