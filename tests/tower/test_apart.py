@@ -1,7 +1,9 @@
 """A tower's results come from its own batch; penalties count once, however models find losses."""
 
+import numpy as np
 import pytest
 
+import towers
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
@@ -198,6 +200,29 @@ def test_penalties_beside_the_loss_count_once_at_one_tower(losses_of):
     moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
     assert moved == pytest.approx(-0.1 * weights,
                                   abs=1e-5)  # The gradient of 0.5 w² is w; the rate is 0.1.
+
+
+@pytest.mark.nightly(but='2-mean')
+@pytest.mark.parametrize('loss', ['mean', 'weighted'])
+@pytest.mark.parametrize('num_towers', [2, 3])
+def test_a_penalty_on_an_embedding_counts_once(num_towers, loss, caplog):
+  """Its gradient is dense, where those of the examples are rows."""
+  def model(batch, is_training):
+    features, labels = batch
+    table = tf.get_variable('table', [7, 4], regularizer=lambda weights: tf.nn.l2_loss(weights))
+    rows = tf.cast(tf.abs(features[:, 0]) * 3, tf.int32) % 7
+    logits = small.dense(tf.nn.embedding_lookup(table, rows), small.NUM_CLASSES, 'logits')
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return losses if loss == 'mean' else towers.Weighted(losses, 1.0 + tf.cast(labels, tf.float32))
+
+  def train(num_towers):
+    with small.Run(model=model, num_towers=num_towers, **SETTINGS) as run:
+      return [run.train() for _ in range(3)], run.weights()
+
+  one, several = train(1), train(num_towers)
+  np.testing.assert_allclose(several[0], one[0], rtol=1e-5)
+  small.assert_same_weights(several[1], one[1], tolerance=1e-5)
+  assert not caplog.text
 
 
 def with_print(losses, penalty):
