@@ -42,42 +42,43 @@ SLOTS = 'towers/slots'
 TAKES_PART = 'towers/takes_part'
 
 
-class Part(NamedTuple):
+class TowerContext(NamedTuple):
   """A tower among those of all workers, as its model sees it.
 
   `joins_norms` is whether batch normalisation is by sums of all towers. Once rows were asked for,
-  `slots` has where in the global batch those of the tower stand, `order` the filled ones of all.
+  `row_indices` has where in the global batch those of the tower stand, `order` where those of all
+  towers do.
   """
   batch: Any
   num_towers: int
   joins_norms: bool
-  slots: List[Tensor]
+  row_indices: List[Tensor]
   order: List[Tensor]
 
 
-_parts: List[Optional[Part]] = [None]
+_contexts: List[Optional[TowerContext]] = [None]
 
 
 @contextlib.contextmanager
 def joining(batch: Optional[Batch], *, num_towers: int, joins_norms: bool = False
             ) -> Iterator[None]:
   """Makes sums within the context those of all towers, once `join_sums` joins them."""
-  _parts.append(Part(batch, num_towers, joins_norms, [], []))
+  _contexts.append(TowerContext(batch, num_towers, joins_norms, [], []))
   try:
     yield
   finally:
-    _parts.pop()
+    _contexts.pop()
 
 
 def count_towers() -> int:
   """Returns the number of towers of the program whose model is being called, 1 outside of any."""
-  part = _parts[-1]
-  return 1 if part is None else part.num_towers
+  context = _contexts[-1]
+  return 1 if context is None else context.num_towers
 
 
 def joins_norms() -> bool:
   """Returns whether batch normalisation is by sums of all towers here."""
-  return _parts[-1] is not None and _parts[-1].joins_norms
+  return _contexts[-1] is not None and _contexts[-1].joins_norms
 
 
 def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
@@ -92,11 +93,11 @@ def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
   Raises:
     UsageError: a shape that only a run knows, another dtype, or a call within a loop or a branch.
   """
-  x, part = tf.convert_to_tensor(x), _parts[-1]
-  if part is None or part.num_towers == 1:
+  x, context = tf.convert_to_tensor(x), _contexts[-1]
+  if context is None or context.num_towers == 1:
     return x
-  _check('all_sum', x, part, x.shape.is_fully_defined(), ', which only a run knows: sum over the '
-         'examples first, as in towers.all_sum(tf.reduce_sum(x, 0)).')
+  _check('all_sum', x, context, x.shape.is_fully_defined(), ', which only a run knows: sum over '
+         'the examples first, as in towers.all_sum(tf.reduce_sum(x, 0)).')
   return _join(x, name)
 
 
@@ -118,14 +119,14 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
     UsageError: a shape of rows that only a run knows, another dtype, or a call within a loop or a
       branch.
   """
-  x, part = tf.convert_to_tensor(x), _parts[-1]
-  if part is None:
+  x, context = tf.convert_to_tensor(x), _contexts[-1]
+  if context is None:
     return (x, tf.range(tf.shape(x)[0])) if with_places else x
-  _check('all_rows', x, part, x.shape.ndims and x.shape[1:].is_fully_defined(), ': give it one row '
-         'for each example, of a shape that is known before a run.')
-  own = x[:part.batch.num_examples] if part.batch.has_filler else x
-  rows = own if part.num_towers == 1 else _join_rows(own, part)
-  return (rows, _find_places(x, part)) if with_places else rows
+  _check('all_rows', x, context, x.shape.ndims and x.shape[1:].is_fully_defined(), ': give it one '
+         'row for each example, of a shape that is known before a run.')
+  own = x[:context.batch.num_examples] if context.batch.has_filler else x
+  rows = own if context.num_towers == 1 else _join_rows(own, context)
+  return (rows, _find_row_indices(x, context)) if with_places else rows
 
 
 def is_own(op: Operation, tensors: Any) -> bool:
@@ -137,53 +138,54 @@ def is_own(op: Operation, tensors: Any) -> bool:
              for source in find_needed([op], by_control=False, without=sums))
 
 
-def _check(name, x, part, has_shape, advice):
+def _check(name, x, context, has_shape, advice):
   if not has_shape:
     raise UsageError(f'towers.{name} got the shape {x.shape}{advice}')
   if not (x.dtype.is_floating or x.dtype.is_integer):
     raise UsageError(f'towers.{name} got {x.dtype.name}: cast it to a number first.')
-  if part.num_towers > 1 and tf.get_default_graph()._get_control_flow_context() is not None:
+  if context.num_towers > 1 and tf.get_default_graph()._get_control_flow_context() is not None:
     raise UsageError(f'towers.{name} is called within a loop or a branch, which may run on one '
                      'tower and not on another: call it before or after.')
 
 
-def _join_rows(x, part):
+def _join_rows(x, context):
   with tf.name_scope('all_rows'):
-    if not part.order:
-      part.order.append(_find_order(part))
-    slots = _join(_put_into_slots(x, part), 'slots')
+    if not context.order:
+      context.order.append(_find_order(context))
+    rows = _join(_scatter_rows(x, context), 'slots')
     with tf.get_default_graph().gradient_override_map({'GatherV2': 'TowersOrder'}):
-      return tf.gather(slots, part.order[0])
+      return tf.gather(rows, context.order[0])
 
 
-def _find_order(part):
-  """Returns the filled slots of all towers in the order of the global batch."""
-  place = part.batch.row_offset
+def _find_order(context):
+  """Returns where rows of any tower stand, in the order of the global batch."""
+  row_offset = context.batch.row_offset
   with tf.device(HOST):
-    count = tf.cast(part.batch.num_examples, tf.int64)
-    slots = place.first - place.begin + place.stride * tf.range(count)
-    part.slots.append(slots)
-    tf.add_to_collection(SLOTS, slots)
-    filled = _join(_put_into_slots(tf.ones([count]), part), 'filled')
+    count = tf.cast(context.batch.num_examples, tf.int64)
+    row_indices = row_offset.first - row_offset.begin + row_offset.stride * tf.range(count)
+    context.row_indices.append(row_indices)
+    tf.add_to_collection(SLOTS, row_indices)
+    filled = _join(_scatter_rows(tf.ones([count]), context), 'filled')
     return tf.where(filled > 0)[:, 0]
 
 
-def _find_places(x, part):
-  """Returns the place of each row of a tower among all rows, 0 where it only fills a batch up."""
+def _find_row_indices(x, context):
+  """Returns where each row of a tower stands among all rows, 0 where it only fills a batch up."""
   with tf.device(HOST):
-    places = (tf.range(part.batch.num_examples) if part.num_towers == 1 else
-              tf.searchsorted(part.order[0], part.slots[0]))
-    places = tf.pad(places, [[0, tf.shape(x)[0] - tf.shape(places)[0]]])
-    places.set_shape(x.shape[:1])
-  return places
+    indices = (tf.range(context.batch.num_examples) if context.num_towers == 1 else
+               tf.searchsorted(context.order[0], context.row_indices[0]))
+    indices = tf.pad(indices, [[0, tf.shape(x)[0] - tf.shape(indices)[0]]])
+    indices.set_shape(x.shape[:1])
+  return indices
 
 
-def _put_into_slots(x, part):
-  """Returns the rows of a tower where those of all have a slot, with zeros for the others."""
-  num_slots, row = part.batch.row_offset.num_slots, x.shape.as_list()[1:]
-  slotted = tf.scatter_nd(part.slots[0][:, None], x, tf.stack([tf.cast(num_slots, tf.int64), *row]))
-  slotted.set_shape([num_slots if isinstance(num_slots, int) else None, *row])
-  return slotted
+def _scatter_rows(x, context):
+  """Returns the rows of a tower where they stand in the global batch, with zeros for the others."""
+  num_rows, row = context.batch.row_offset.num_slots, x.shape.as_list()[1:]
+  rows = tf.scatter_nd(context.row_indices[0][:, None], x,
+                       tf.stack([tf.cast(num_rows, tf.int64), *row]))
+  rows.set_shape([num_rows if isinstance(num_rows, int) else None, *row])
+  return rows
 
 
 @tf.RegisterGradient('TowersOrder')
