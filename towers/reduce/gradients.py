@@ -105,6 +105,7 @@ class ReducedGradients(SummedGradients):
 
   @property
   def is_all_reduced(self) -> bool:
+    """Whether an all-reduce has summed them."""
     return self.all_reduce is not None
 
 
