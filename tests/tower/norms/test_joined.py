@@ -68,12 +68,14 @@ def move(mean, variance):
 
 
 def by_hand(x, is_training, axes=(0, 1, 2)):
-  moments = list(tf.nn.moments(x, list(axes)))
+  """Takes moments in float32, as the averages are: those of half precision cannot move them."""
+  moments = list(tf.nn.moments(tf.cast(x, tf.float32), list(axes)))
   averages = move(*moments)
   if tf.is_tensor(is_training):
     moments = tf.cond(is_training, lambda: moments, lambda: averages)
   elif not is_training:
     moments = averages
+  moments = [tf.cast(moment, x.dtype) for moment in moments]
   return tf.nn.batch_normalization(x, *moments, None, tf.get_variable('scale', x.shape[-1:]), 1e-3)
 
 
