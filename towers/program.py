@@ -1,6 +1,6 @@
 """Program: a model, its examples and N towers in one object."""
 
-from typing import Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from towers.data.examples import Examples
 from towers.input.order import check_rereading
@@ -83,7 +83,8 @@ class Program(TrainingGraph):
       update.
     rate_factors: by pattern, what multiplies the learning rate of some variables.
     init_from: the path of a checkpoint or .h5 file, or `towers.init_from(…)`, whose values the
-      variables start from. It is read when a session starts, and never by one that restores.
+      variables start from; or a function of the first batch, whose assignments they start from. It
+      is read, or called, when a session starts, and never by one that restores.
     logical_gpus: how many parts one GPU is divided into, one for each tower; None to use whole
       GPUs.
     gpu_memory: how much of each GPU this process takes: 'growth' for as much as it needs, a
@@ -110,7 +111,7 @@ class Program(TrainingGraph):
                clip_norm: Optional[float] = None, weight_decay: float = 0.0,
                average_weights: Optional[float] = None, frozen: Sequence[str] = (),
                rate_factors: Optional[Mapping[str, float]] = None,
-               init_from: Union[str, InitFrom, None] = None,
+               init_from: Union[str, InitFrom, Callable[[Any], Any], None] = None,
                logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
     settings = ProgramSettings.of(locals())
     check_model(model)

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import re
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from towers.base.collector import uncollected
 from towers.base.output import write_line
@@ -48,6 +48,7 @@ from towers.update.apply import build_train_op
 from towers.update.averages import build_averages
 from towers.update.groups import build_groups, choose_rate, name_optimizer
 from towers.validation import build_measuring_towers, build_validation, build_validation_tower
+from towers.warm_start.first_batch import FirstBatch
 from towers.warm_start.warm_start import WarmStart
 
 _COLLECTION = 'towers/program'
@@ -69,7 +70,8 @@ class TrainingGraph:
     plan: examples, batches and epochs of the training split.
     batches: for each training tower the batch that it computes on.
     towers: the training towers, each with its loss, metrics and gradients.
-    warm_start: the file that variables start from in place of their initializers, or None.
+    warm_start: the file or function that variables start from in place of their initializers, or
+      None.
     gradients: the mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float; NaN where the optimizer hides it.
     gradient_norm: of the mean gradients before they are clipped, a scalar tensor; None until
@@ -137,8 +139,10 @@ class TrainingGraph:
                        if not variable.op.name.startswith('loss_scale/')]  # No slot is made yet.
     self._check_gradients()
     self._name_foreign()
-    self.warm_start = None
-    if settings.init_from is not None:
+    self.warm_start: Union[FirstBatch, WarmStart, None] = None
+    if callable(settings.init_from):
+      self.warm_start = FirstBatch(settings.init_from, train, self.plan, settings, devices)
+    elif settings.init_from is not None:
       self.warm_start = WarmStart(settings.init_from, self._variables)
 
     self._build_gradients(accumulate)

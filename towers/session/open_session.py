@@ -252,8 +252,7 @@ class OpenSession:
         return None
       path, (_, _, point, text) = found
       if warm_start is not None and not engine.has_begun and self.program.workers.rank == 0:
-        write_line(f'initial weights: those of the checkpoint; {warm_start.settings.path} is not '
-                   'read')
+        write_line(f'initial weights: those of the checkpoint; {warm_start.source} is not read')
       engine.resume(ResumePoint(*point))
       if history is not None:
         history.parse(text, engine.step)

@@ -39,7 +39,8 @@ class ProgramSettings(_Values):
                   for name, value in values.items()})
 
   def describe(self) -> Dict[str, Any]:
-    """Returns them for people: of the optimizer its name, of initial weights the path."""
-    path = self.init_from.path if isinstance(self.init_from, InitFrom) else self.init_from
+    """Returns them for people: of functions their names, of initial weights the path."""
+    start = self.init_from
+    path = start.path if isinstance(start, InitFrom) else getattr(start, '__name__', start)
     values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
     return dict(values, optimizer=name_optimizer(self.optimizer), init_from=path)

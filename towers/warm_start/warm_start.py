@@ -19,14 +19,19 @@ from towers.warm_start.weights_file import Info, check_weights, open_weights
 
 
 class WarmStart:
-  """What starts a program's variables, by name, beside their initializers."""
+  """What starts a program's variables, by name, beside their initializers.
+
+  Attributes:
+    source: the file's path.
+  """
 
   def __init__(self, source: Union[str, InitFrom], variables: Iterable[Variable]):
     """Reads nothing. Integers that are not trained, such as counters, start anew.
 
     `source` is a path or of `init_from`.
     """
-    self.settings = source if isinstance(source, InitFrom) else init_from(source)
+    self._settings = source if isinstance(source, InitFrom) else init_from(source)
+    self.source = self._settings.path
     self.variables: Dict[str, Variable] = {
         variable.op.name: variable for variable in variables
         if variable.dtype.base_dtype.is_floating or variable.trainable}
@@ -39,7 +44,7 @@ class WarmStart:
     Raises:
       UsageError: the file is missing or damaged, or does not fit the program, see `matching`.
     """
-    path = self.settings.path
+    path = self.source
     check_weights(path)
     with open_weights(path) as opened:
       self._parts.clear()
@@ -49,7 +54,7 @@ class WarmStart:
         shape, dtype = part.tensor
         wholes[part.name] = Info(tuple(shape.as_list()), np.dtype(dtype.as_numpy_dtype))
         self._parts.setdefault(part.name, []).append((variable, part))
-      self._matches = match(self.settings, opened.tensors, wholes)
+      self._matches = match(self._settings, opened.tensors, wholes)
       return (f'initial weights: {path}, {opened.kind} of {len(opened.tensors)} tensors\n'
               f'{self._matches.format()}')
 
@@ -59,7 +64,7 @@ class WarmStart:
     All others keep their values, except those whose initial value is made of such a variable's.
     """
     assert self._matches is not None, 'open comes first'
-    with open_weights(self.settings.path) as opened:
+    with open_weights(self.source) as opened:
       values = {name: opened.read(source) for name, source in self._matches.source.items()}
     load_values(session, {variable: part.take(value) for name, value in values.items()
                           for variable, part in self._parts[name]})

@@ -1,0 +1,87 @@
+"""First values from data: what a function of the first batch assigns, on any number of towers."""
+
+import numpy as np
+import pytest
+
+import towers
+from tests.harness import small
+from towers.base.usage_error import UsageError
+from towers.tensorflow_v1 import tf
+
+LIKE = np.zeros(small.NUM_FEATURES, np.float32), np.int32(0)
+
+
+def normalize(x, name, is_first):
+  """Activation normalisation as of Glow, whose assignments what follows waits for."""
+  with tf.variable_scope(name):
+    bias = tf.get_variable('bias', [1, x.shape[1]], initializer=tf.zeros_initializer())
+    scale = tf.get_variable('scale', [1, x.shape[1]], initializer=tf.ones_initializer())
+  bias = bias.assign(-tf.reduce_mean(x, 0, keepdims=True)) if is_first else bias
+  x += bias
+  scale = scale.assign(1 / tf.sqrt(tf.reduce_mean(x ** 2, 0, keepdims=True))) if is_first else scale
+  return x * scale
+
+
+def net(features, is_first=False):
+  x = tf.nn.dropout(normalize(features, 'in', is_first), rate=0.2)
+  return normalize(small.dense(x, 4, 'dense'), 'out', is_first)
+
+
+def model(batch, is_training):
+  features, labels = batch
+  return small.classify(net(features), labels)
+
+
+def first(batch):
+  return net(batch[0], is_first=True)
+
+
+def train(num_towers, folder, **settings):
+  """Returns the variables before the first step, and after five and a resume."""
+  settings = dict(dict(init_from=first, shuffle=True, average_weights=0.9), **settings)
+  program = small.program(model, num_towers=num_towers, **settings)
+  with program.session() as session:
+    initial = small.read_variables(program, session)
+    for _ in range(3):
+      session.train()
+    session.save(str(folder))
+  with program.session() as session:
+    session.restore(str(folder))
+    for _ in range(2):
+      session.train()
+    assert program.replicas is None or session.run(program.replicas.same).all()
+    return initial, small.read_variables(program, session)
+
+
+@pytest.mark.nightly(but='2-settings0')
+@pytest.mark.parametrize('num_towers, settings', [
+    (2, dict(variables='replicated')), (3, dict(input_mode='shard', accumulate=2)),
+    (3, dict(input_mode='next', tower_build='clone'))])
+def test_first_values_do_not_depend_on_the_towers(num_towers, settings, tmp_path, capsys):
+  one, other = train(1, tmp_path / 'one'), train(num_towers, tmp_path / 'other', **settings)
+  lines = capsys.readouterr().out.split('\n')
+  assert lines.count('initial weights: first of the first batch, 8 examples') == 2
+  for before, after in zip(one, other):
+    small.assert_same_weights(before, after)
+  bias, scale = one[0]['out/bias'], one[0]['out/scale']
+  assert (bias != 0).all() and (scale != 1).all()
+  np.testing.assert_array_equal(one[0]['out/bias/ExponentialMovingAverage'], bias)
+  small.assert_moved({'out/bias': bias}, {'out/bias': one[1]['out/bias']})
+
+
+def test_they_are_those_of_the_first_batch():
+  with small.program(model, init_from=first, num_towers=2).session() as session:
+    features = small.random_examples(13).arrays[0][:8]
+    np.testing.assert_allclose(session.run('in/bias'), -features.mean(0, keepdims=True), atol=1e-6)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize('function, settings, message', [
+    (lambda batch: net(batch[0]), {}, 'init_from=<lambda> changes no variable: return what its'),
+    (lambda batch: small.dense(first(batch), 2, 'new'), {}, 'makes new/weights, new/biases, which'),
+    (first, dict(train=towers.from_stream(like=LIKE), validation=None),
+     'init_from=first is a function of the first batch, and batches come by hand')])
+def test_what_gives_no_first_values_is_named(function, settings, message):
+  with pytest.raises(UsageError, match=message), small.program(
+      model, init_from=function, **settings).session() as session:
+    session.train()

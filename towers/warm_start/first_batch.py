@@ -1,0 +1,101 @@
+"""First batch: variables start from what a function of the first global batch assigns to them.
+
+  def first(batch):                                # As the model, with its data-dependent start.
+    with arg_scope([actnorm], init=True):
+      return net(batch[0])
+
+  towers.Program(model, init_from=first, …)
+
+It is called once, in a graph of its own on one device, with the whole batch of all towers and
+workers: what it assigns depends on neither. A run that resumes does not call it.
+"""
+
+import contextlib
+from typing import Any, Callable
+
+import numpy as np
+
+from towers.base.usage_error import UsageError
+from towers.data.examples import Examples
+from towers.graph.walk import list_ops
+from towers.input.pipeline import build_inputs
+from towers.input.plan import Plan
+from towers.placement.devices import Devices, build_session_config
+from towers.placement.patterns import shorten
+from towers.placement.variables import build_variable_store
+from towers.tensorflow_v1 import Session, tf
+from towers.tower.drawing.draws import begin_draws, tie_draws
+from towers.tower.global_batch import join_batches
+from towers.tower.model_call import ModelCall
+from towers.tower.precision import build_precision
+from towers.warm_start.warm_start import load_values
+
+
+class FirstBatch:
+  """What starts a program's variables, beside their initializers.
+
+  Attributes:
+    source: it, in words.
+  """
+
+  def __init__(self, function: Callable[[Any], Any], examples: Examples, plan: Plan, given: Any,
+               devices: Devices):
+    """Calls nothing yet; takes the split that the program trains on, its plan and settings."""
+    self.source = getattr(function, '__name__', type(function).__name__)
+    if plan.is_by_hand:
+      raise UsageError(f'init_from={self.source} is a function of the first batch, and batches '
+                       'come by hand: give examples as train=.')
+    self._function, self._examples, self._given, self._devices = function, examples, given, devices
+    self._plan = plan._replace(num_towers=1, num_workers=1, rank=0, accumulate=1)
+
+  def open(self) -> str:
+    """Returns a line on what it does."""
+    return f'initial weights: {self.source} of the first batch, {self._plan.size_at(0)} examples'
+
+  def start(self, session: Session) -> None:
+    """Gives the variables what the function assigns.
+
+    Raises:
+      UsageError: it changes none, or makes one that the model does not have.
+    """
+    with session.graph.as_default():
+      variables = {variable.op.name: variable for variable in tf.global_variables()}
+    with tf.Graph().as_default() as graph:
+      done, inputs = self._build()
+      own = {variable.op.name: variable for variable in tf.global_variables()}
+      others = [name for name in own if name not in variables]
+      if others:
+        raise UsageError(f'init_from={self.source} makes {shorten(others)}, which the model does '
+                         'not have: make the variables by the names that the model gives them.')
+      starts = [tf.global_variables_initializer(), tf.local_variables_initializer(),
+                tf.tables_initializer()]
+      with contextlib.closing(tf.Session(
+          graph=graph, config=build_session_config(self._devices))) as beside:
+        beside.run(starts)
+        before = session.run({name: variables[name] for name in own})
+        load_values(beside, {own[name]: value for name, value in before.items()})
+        beside.run(inputs.initializer, inputs.feed_dict(0))
+        beside.run(done)
+        after = beside.run(own)
+    changed = {variables[name]: value for name, value in after.items()
+               if not np.array_equal(value, before[name])}
+    if not changed:
+      raise UsageError(f'init_from={self.source} changes no variable: return what its assignments '
+                       'lead to, as the result of the net, or tf.group of them.')
+    load_values(session, changed)
+
+  def _build(self):
+    """Builds the call; returns the op that ends it, and the inputs of its batch."""
+    given, [device, *_] = self._given, self._devices.names
+    inputs = build_inputs(self._examples, plan=self._plan, mode='split', shuffle=given.shuffle,
+                          seed=given.seed, parallel_calls=given.input_threads)
+    store = build_variable_store(devices=[device], placement='first', seed=given.seed)
+    draws, whole = begin_draws(store.seed), join_batches(inputs.next_batches())
+    call = ModelCall(lambda batch, _: self._function(batch), store, whole, draws,
+                     precision=build_precision(given.precision, devices=[device], loss_scale=1.0))
+    graph, [batch] = tf.get_default_graph(), whole.batches
+    with tf.device(device), tf.name_scope('tower_0') as scope:
+      returned = call.compute(batch.tensors, index=0, scope=scope)
+      tie_draws([op for op in graph.get_operations() if op not in store.initial_ops], draws,
+                tower=0, scope=scope, batch=batch)
+      return tf.group(*list_ops(tf.nest.flatten(returned))), inputs
