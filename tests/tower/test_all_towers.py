@@ -44,9 +44,25 @@ def test_several_losses_are_the_sum_of_their_means():
   assert measured['loss'] == pytest.approx(measured['loss_1'] + measured['loss_2'])
 
 
+@pytest.mark.parametrize('num_towers', [2, 3])
+def test_scalars_among_several_losses_are_means_over_the_batch(num_towers):
+  def named(batch, is_training):
+    losses, _ = small.model(batch, is_training)
+    weights = tf.nn.relu(batch[0])[:, 0]
+    return {'mean': tf.reduce_mean(losses), 'rows': tf.square(losses),
+            'words': towers.Weighted(losses, weights)}
+
+  found, expected = [train(named, num_towers=number) for number in (num_towers, 1)]
+  np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
+  small.assert_same_weights(found[1], expected[1])
+  assert found[2] == pytest.approx(expected[2])
+  parts = [found[2][name] for name in ('mean', 'rows', 'words')]
+  assert found[2]['loss'] == pytest.approx(sum(parts))
+
+
 @pytest.mark.nightly(but=3)
 @pytest.mark.parametrize('make, message', [
-    (lambda b: [tf.reduce_mean(b[0])], r"'loss_1' of the model has the shape \(\)"),
+    (lambda b: [b[0]], r"'loss_1' of the model has the shape \(\?, 5\)"),
     (lambda b: ([b[0][:, 0]], {'loss_1': b[0][:, 0]}), "A metric is called 'loss_1'"),
     (lambda b: [3.0], 'a dict for its loss|a list for its loss'),
     (lambda b: towers.Weighted(b[0], b[0]) + b[0][:, 0], 'return a list'),

@@ -83,7 +83,7 @@ def sum_returned(returned: Any, batch: Batch) -> 'Sums':
   if isinstance(loss, (list, dict)):
     sums.losses = list(losses)
     for name, value in losses.items():
-      sums.add(name, f'The loss {name!r} of the model', value, _FIX_OF_SEVERAL)
+      sums.add(name, f'The loss {name!r} of the model', value, _FIX_LOSS, may_be_mean=True)
     sums.values = {'loss': sums.add_up(), **sums.values}
   else:
     sums.add('loss', 'The loss of the model', losses['loss'], _FIX_LOSS, may_be_mean=True)
