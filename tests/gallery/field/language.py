@@ -34,6 +34,7 @@ TRANSLATOR = dict(vocab_size=WORDS, d_model=8, d_ff=16, num_blocks=1, num_heads=
 VOCABULARY = ['<pad>', '<unk>', '<s>', '</s>'] + [f'w{number}' for number in range(WORDS - 4)]
 CHAR_RNN = dict(model='lstm', num_layers=2, rnn_size=8, seq_length=LENGTH - 1, vocab_size=WORDS,
                 output_keep_prob=0.8, input_keep_prob=0.8, grad_clip=5.)
+PTB = dict(num_steps=8, hidden_size=6, vocab_size=16, num_layers=1, keep_prob=0.8)
 
 
 def write(text):
@@ -136,4 +137,16 @@ def char_rnn():
   def model(batch, is_training):
     rnn = net.Model(types.SimpleNamespace(batch_size=batch[0].shape[0].value, **CHAR_RNN))
     return towers.fed({rnn.input_data: batch[0][:, :-1], rnn.targets: batch[0][:, 1:]}, rnn.cost)
+  return model
+
+
+def ptb():
+  net = load('models/tutorials/rnn/ptb', 'ptb_word_lm')
+
+  def model(batch, is_training):
+    ids, = batch
+    sizes = dict(PTB, batch_size=ids.shape[0], rnn_mode=net.BASIC)
+    data = types.SimpleNamespace(epoch_size=1, input_data=ids[:, :-1], targets=ids[:, 1:], **sizes)
+    config = types.SimpleNamespace(**{**vars(net.SmallConfig), **sizes})
+    return net.PTBModel(bool(is_training), config, data).cost / PTB['num_steps']
   return model

@@ -17,7 +17,7 @@ class Repository(NamedTuple):
 
   Attributes:
     address: on GitHub.
-    glue: returns the model function.
+    glue: returns the model function, whose attribute `init_from` gives first values, if any.
     arrays: returns the examples.
     needs: of its code, what other programs need too.
     batch_size: of all towers; the default leaves an uneven last batch.
@@ -126,7 +126,13 @@ REPOSITORIES: Dict[str, Repository] = {
     'glow': Repository(
         'openai/glow', signals.glow,
         lambda: (draw('integers', 8, 8, 3, below=256).astype(np.uint8), labels()),
-        'Horovod, a session inside', optimizer=smooth_adam),
+        'Horovod, a session inside, first values from data', optimizer=smooth_adam),
+    'cifar10': Repository(
+        'tensorflow/models cifar10', signals.cifar10,
+        lambda: (draw('normal', 24, 24, 3), labels(10)), 'a batch size as a number', 6, STATIC,
+        lambda: tf.train.GradientDescentOptimizer(0.1)),
+    'ptb': Repository('tensorflow/models ptb_word_lm', language.ptb,
+                      lambda: (words(9),), 'a batch size as a number', 6, STATIC),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
                          optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),

@@ -68,6 +68,22 @@ def glow():
   def model(batch, is_training):
     batches = types.SimpleNamespace(get_next=lambda: batch)
     return net.model(None, types.SimpleNamespace(**GLOW), batches, None, None).loss
+
+  def first(batch):
+    with ops.arg_scope([ops.get_variable_ddi, ops.actnorm], init=True):
+      return model(batch, True)
+  model.init_from = first
+  return model
+
+
+def cifar10():
+  net = load('models/tutorials/image/cifar10', 'cifar10')
+
+  def model(batch, is_training):
+    images, labels = batch
+    net.FLAGS.batch_size = images.shape[0]
+    net.loss(net.inference(images), labels)
+    return tf.add_n(tf.get_collection('losses', tf.get_default_graph().get_name_scope() + '/'))
   return model
 
 

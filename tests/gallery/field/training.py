@@ -27,9 +27,11 @@ def build(name: str, num_towers: int, *, shaken: bool = False, **settings: Any) 
     arrays = tf.nest.map_structure(shake, arrays)
   settings = dict(repository.settings, **settings)
   np.random.seed(0)  # Some draw their first weights by it.
+  model = repository.glue()
   return towers.Program(
-      repository.glue(), train=towers.from_arrays(*arrays), batch_size=repository.batch_size,
-      optimizer=repository.optimizer(), num_towers=num_towers, device='cpu', **settings)
+      model, init_from=getattr(model, 'init_from', None), train=towers.from_arrays(*arrays),
+      batch_size=repository.batch_size, optimizer=repository.optimizer(), num_towers=num_towers,
+      device='cpu', **settings)
 
 
 def train(name: str, num_towers: int, *, shaken: bool = False, **settings: Any) -> Trained:
