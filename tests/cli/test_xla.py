@@ -15,7 +15,7 @@ import os
 from towers.cli.xla import set_xla
 set_xla(%r, os.environ)
 from towers.tensorflow_v1 import tf
-from towers import build_devices, build_session_config
+from towers.placement.devices import build_devices, build_session_config
 x = tf.placeholder(tf.float32, [8, 8])
 y = x
 for _ in range(10):

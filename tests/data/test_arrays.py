@@ -21,6 +21,8 @@ import sys
 import numpy as np
 import towers
 from benchmarks.harness.machine import read_peak_bytes
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 from towers.tensorflow_v1 import tf
 
 images = np.memmap(sys.argv[1], np.uint8, mode='w+', shape=(2200, 1 << 20))
@@ -28,8 +30,8 @@ images[-1, -1] = 7
 images.flush()
 examples = towers.from_arrays(np.memmap(sys.argv[1], np.uint8, mode='r', shape=images.shape),
                               np.arange(2200))
-plan = towers.build_plan(num_examples=2200, batch_size=2, num_towers=1)
-inputs = towers.build_inputs(examples, plan=plan)
+plan = build_plan(num_examples=2200, batch_size=2, num_towers=1)
+inputs = build_inputs(examples, plan=plan)
 [batch] = inputs.next_batches()
 with tf.Session() as session:
   session.run(inputs.initializer, inputs.feed_dict(1099))

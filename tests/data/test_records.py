@@ -263,12 +263,14 @@ _EPOCH = """
 import sys
 import towers
 from benchmarks.harness.machine import read_peak_bytes
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 from towers.tensorflow_v1 import tf
 from tests.data.test_records import parse, write
 write(sys.argv[1], range(int(sys.argv[2])), size=6000)
 examples = towers.from_tfrecords(sys.argv[1], parse)
-plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
-inputs = towers.build_inputs(examples, plan=plan, shuffle=True)
+plan = build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
+inputs = build_inputs(examples, plan=plan, shuffle=True)
 batches = [batch.tensors['id'] for batch in inputs.next_batches()]
 with tf.Session() as session:
   session.run(inputs.initializer, inputs.feed_dict(0))
