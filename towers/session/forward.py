@@ -34,8 +34,8 @@ from towers.session.serving import call_predict, name_outputs
 from towers.session.validation_pass import ValidationPass
 from towers.tensorflow_v1 import Call, Operation, Tensor, tf
 from towers.tower.all_towers import join_sums
-from towers.tower.drawing.draws import begin_draws, tie_draws
-from towers.tower.forward_pass import build_forward
+from towers.tower.drawing.draws import begin_draws
+from towers.tower.forward_pass import build_forward, build_outputs
 from towers.tower.global_batch import join_batches
 from towers.tower.losses import ScalarLoss
 from towers.tower.model_call import Model, ModelCall
@@ -141,12 +141,8 @@ class Forward:
       else:
         call = call._replace(model=lambda batch, is_training: name_outputs(
             compute, call_predict(compute, batch)))
-        self._fetches = []
-        for index, (batch, device) in enumerate(zip(whole.batches, names)):
-          with tf.device(device), tf.name_scope(f'tower_{index}') as scope:
-            self._fetches.append(call.compute(batch.tensors, index=index, scope=scope))
-          tie_draws([op for op in graph.get_operations() if op not in store.initial_ops], draws,
-                    tower=index, scope=scope, batch=batch)
+        self._fetches = [build_outputs(call, batch, device, index=index)
+                         for index, (batch, device) in enumerate(zip(whole.batches, names))]
     self._choose = functools.lru_cache(maxsize=None)(self._choose_fetches)
     with graph.as_default():
       self.variables = {variable.op.name: variable for variable in tf.global_variables()}

@@ -1,6 +1,6 @@
 """The forward pass of a tower: its losses and metrics, summed over its examples."""
 
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import keep_order
@@ -52,6 +52,15 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
   if index == 0:
     warn_of_left(left)
   return tower
+
+
+def build_outputs(call: ModelCall, batch: Batch, device: str, *, index: int) -> Any:
+  """Returns what a function that is no model returns in a tower, its draws tied as a model's."""
+  with tf.device(device), tf.name_scope(f'tower_{index}') as scope:
+    returned = call.compute(batch.tensors, index=index, scope=scope)
+  ops = [op for op in tf.get_default_graph().get_operations() if op not in call.store.initial_ops]
+  tie_draws(ops, call.draws, tower=index, scope=scope, batch=batch)
+  return returned
 
 
 def _check(tower, ops, index, store):

@@ -24,7 +24,8 @@ from towers.placement.devices import Devices, build_session_config
 from towers.placement.patterns import shorten
 from towers.placement.variables import build_variable_store
 from towers.tensorflow_v1 import Session, tf
-from towers.tower.drawing.draws import begin_draws, tie_draws
+from towers.tower.drawing.draws import begin_draws
+from towers.tower.forward_pass import build_outputs
 from towers.tower.global_batch import join_batches
 from towers.tower.model_call import ModelCall
 from towers.tower.precision import build_precision
@@ -90,12 +91,8 @@ class FirstBatch:
     inputs = build_inputs(self._examples, plan=self._plan, mode='split', shuffle=given.shuffle,
                           seed=given.seed, parallel_calls=given.input_threads)
     store = build_variable_store(devices=[device], placement='first', seed=given.seed)
-    draws, whole = begin_draws(store.seed), join_batches(inputs.next_batches())
-    call = ModelCall(lambda batch, _: self._function(batch), store, whole, draws,
+    whole = join_batches(inputs.next_batches())
+    call = ModelCall(lambda batch, _: self._function(batch), store, whole, begin_draws(store.seed),
                      precision=build_precision(given.precision, devices=[device], loss_scale=1.0))
-    graph, [batch] = tf.get_default_graph(), whole.batches
-    with tf.device(device), tf.name_scope('tower_0') as scope:
-      returned = call.compute(batch.tensors, index=0, scope=scope)
-      tie_draws([op for op in graph.get_operations() if op not in store.initial_ops], draws,
-                tower=0, scope=scope, batch=batch)
-      return tf.group(*list_ops(tf.nest.flatten(returned))), inputs
+    returned = build_outputs(call, whole.batches[0], device, index=0)
+    return tf.group(*list_ops(tf.nest.flatten(returned))), inputs
