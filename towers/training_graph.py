@@ -281,8 +281,9 @@ class TrainingGraph:
       return build_validation_tower(
           self.model, feed, index=len(self.towers), store=store, precision=self.precision,
           workers=self.workers, averages=self.averages, accumulate=self.plan.accumulate)
-    towers = self.towers if not tf.get_collection(ASKED_IN_PYTHON) else build_measuring_towers(
-        self.model, self.towers, store=store, precision=self.precision, workers=self.workers)
+    towers = build_measuring_towers(
+        self.model, self.towers, store=store, precision=self.precision, workers=self.workers
+    ) if tf.get_collection(ASKED_IN_PYTHON) else self.towers
     return build_validation(
         towers, feed=feed, is_validating=is_validating, workers=self.workers)
 

@@ -216,7 +216,7 @@ def _divide(fed) -> Sides:
   num_towers, unit = len(fed.towers), fed.unit
   num_parts = max(num_towers, 2)
   share = fed.size // num_towers
-  room = min(max(share, 2 * _FEW + 1), 2 * share + 1) // num_parts
+  room = max(share, 2 * min(share, _FEW) + 1) // num_parts
   least = max(min(room, fed.size // num_parts, _FEW), 1) if unit == 1 else unit
   counts = [least + (number % 2 if unit == 1 else number == num_parts - 1)
             for number in range(num_parts)]

@@ -18,13 +18,13 @@ from towers.tensorflow_v1 import Operation, Variable, tf
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
 
-def accumulate_gradients(reduced: SummedGradients) -> SummedGradients:
+def accumulate_gradients(summed: SummedGradients) -> SummedGradients:
   """Returns the mean over all micro-batches of a step, of the mean over one, not clipped yet.
 
   Every micro-batch but the last runs `add_op`; the last one runs the train op.
   """
-  first = reduced.towers[0]
-  count = tf.cast(reduced.num_examples, tf.float32)
+  first = summed.towers[0]
+  count = tf.cast(summed.num_examples, tf.float32)
   # Towers divide their gradients by the number of micro-batches too, see `Tower`.
   gradient_weight = count * first.global_batch.num_micro_batches
   sums = _Accumulators()
@@ -32,12 +32,12 @@ def accumulate_gradients(reduced: SummedGradients) -> SummedGradients:
   with tf.name_scope('accumulate'):
     seen = sums.add(tf.ones([]), count, device=HOST, name='num_examples')
     num_examples = tf.maximum(seen, 1.0)  # All examples may be damaged and left out.
-    loss = sums.add(reduced.loss, count, device=HOST, name='loss') / num_examples
-    metrics = reduced.metrics
+    loss = sums.add(summed.loss, count, device=HOST, name='loss') / num_examples
+    metrics = summed.metrics
     if metrics is not None:
       # Nothing else in the step waits for it, so that clearing must.
       metrics = sums.add(metrics, 1.0, device=HOST, name='metrics', is_fetched=True)
-    mean_weight = reduced.mean_weight
+    mean_weight = summed.mean_weight
     if mean_weight is not None:
       mean_weight = sums.add(mean_weight, count, device=HOST, name='weights') / num_examples
 
@@ -48,7 +48,7 @@ def accumulate_gradients(reduced: SummedGradients) -> SummedGradients:
       total = sums.add(gradient, gradient_weight, device=variable.device, name=variable.op.name)
       return total / tf.cast(num_examples, gradient.dtype)
 
-    accumulated = reduced.map_gradients(accumulate)
+    accumulated = summed.map_gradients(accumulate)
     for index, moments in enumerate(tf.get_collection(BATCH_MOMENTS)):
       if moments.op.name.startswith(first.scope):
         total = sums.add(moments.op.inputs[0], count, device=first.device, name=f'moments_{index}')

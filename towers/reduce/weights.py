@@ -18,29 +18,29 @@ from towers.reduce.gradients import SummedGradients, scale_gradient
 from towers.tensorflow_v1 import tf
 
 
-def divide_by_weights(reduced: SummedGradients, workers: Workers) -> SummedGradients:
+def divide_by_weights(summed: SummedGradients, workers: Workers) -> SummedGradients:
   """Returns the weighted means: loss and gradients divided by the mean weight of all workers.
 
   Penalties, which have no weight, are added whole. If all weights are 0, the loss and its gradients
-  stay 0. `reduced` is of this worker's whole step, before `all_reduce`.
+  stay 0. `summed` is of this worker's whole step, before `all_reduce`.
   """
-  if reduced.mean_weight is None:
-    return reduced
-  first = reduced.towers[0]
+  if summed.mean_weight is None:
+    return summed
+  first = summed.towers[0]
   penalties = {variable.op.name: penalty
                for variable, penalty in zip(first.variables, first.penalty_gradients)
                if penalty is not None}
 
   with tf.name_scope('weigh'):
     with tf.device(HOST):
-      mean_weight = reduced.mean_weight
+      mean_weight = summed.mean_weight
       if workers.num_workers > 1:
-        count = tf.cast(reduced.num_examples, tf.float32)
+        count = tf.cast(summed.num_examples, tf.float32)
         total, examples = tf.unstack(sum_over_workers(
             tf.stack([mean_weight * count, count]), workers))
         mean_weight = total / tf.maximum(examples, 1.0)
       inverse = 1.0 / tf.where(mean_weight > 0, mean_weight, tf.ones_like(mean_weight))
-      loss = reduced.loss * inverse
+      loss = summed.loss * inverse
 
     def divide(gradient, variable):
       divided = scale_gradient(gradient, tf.cast(inverse, gradient.dtype))
@@ -48,7 +48,7 @@ def divide_by_weights(reduced: SummedGradients, workers: Workers) -> SummedGradi
       return divided if penalty is None else divided + tf.convert_to_tensor(penalty)
 
     # Every replica divides the same rows of a sparse gradient.
-    with rounding_alike(bool(reduced.replicas)):
-      divided = reduced.map_gradients(divide)
+    with rounding_alike(bool(summed.replicas)):
+      divided = summed.map_gradients(divide)
     return dataclasses.replace(
         divided, loss=loss, begins_with_loss=False, mean_weight=mean_weight)

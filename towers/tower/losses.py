@@ -23,9 +23,8 @@ from towers.tower.all_towers import all_sum
 from towers.whole import Whole
 
 _FIX_LOSS = 'return one value per example, [batch], or the mean over the batch, a scalar'
-_FIX_OF_SEVERAL = 'return one value per example, [batch]'
-_FIX_METRIC = (_FIX_OF_SEVERAL + '; they are averaged over all towers and steps, so no totals with '
-               'updates, as those of tf.metrics')
+_FIX_METRIC = ('return one value per example, [batch]; they are averaged over all towers and '
+               'steps, so no totals with updates, as those of tf.metrics')
 _FIX_WEIGHTED = ('return a value and a weight for each example, [batch], or for each token, '
                  '[batch, time]')
 _FIX_WHOLE = 'give towers.Whole tensors with a row for each example, [batch, ...]'
