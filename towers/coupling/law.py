@@ -249,12 +249,16 @@ def _exchange(fed) -> Sides:
 
 def _list_orders(fed) -> List[np.ndarray]:
   """Returns orders of the pool in which examples of small losses come first, and so are in one
-  part, those of large ones in another; or of small inputs, as 0."""
+  part, those of large ones in another; or of small inputs, as 0.
+
+  A loss of 0 may be a large one that the model leaves out: it comes last.
+  """
   few = min(-(-fed.size // len(fed.towers)), _FEW + 1)
   side = _deal([size or few for size in fed.sizes], len(fed.towers))
   losses = fed.find_losses(side)
   if losses is not None:
     keys = [np.concatenate(losses)[:fed.size]]
+    keys[0][keys[0] == 0] = np.inf
   else:
     numeric = [value for value in fed.pool if value.size and value.dtype.kind in 'biuf']
     keys = [value.reshape([fed.size, -1]).sum(1)
