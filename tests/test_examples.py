@@ -167,6 +167,7 @@ RECIPES = {
     'class_balance': (r'rare ones found: ([\d.]+), balanced ([\d.]+)',
                       lambda plain, balanced: balanced > plain + 0.2),
     'notebook': (r'kernel \[([\d.]+), ([\d.]+), ([\d.]+)\]', lambda *kernel: kernel == (1, 1, 1)),
+    'plateau': (r'rate ([\d.]+)', lambda rate: rate == 0.1),
     # 1 - 0.1 (the clipped gradient + 0.5)
     'decay_after_clipping': (r'weight ([\d.]+)', lambda weight: weight == 0.8793)}
 

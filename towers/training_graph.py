@@ -209,11 +209,11 @@ class TrainingGraph:
       write_line(f"optimizer: the model's own {' and '.join(idle)} is not used; {own} of "
                  'towers.Program trains', sys.stderr)
     tower = self.towers[0]
-    left_out = find_left_out([*tower.sums.values(), *tower.update_ops], [
-        variable for variable in self._variables if not variable.trainable])
+    left_out = find_left_out(tower.sums.values(), tower.update_ops, self._variables)
     if left_out:
-      write_line(f'WARNING: no step moves {shorten(left_out)}: put updates into UPDATE_OPS; but '
-                 f'{own} trains, and average_weights=0.999 averages', sys.stderr)
+      write_line(f'WARNING: no step moves {shorten(left_out)}: put updates into UPDATE_OPS, or run '
+                 f'them by session.run where you mean to; but {own} trains, and '
+                 'average_weights=0.999 averages', sys.stderr)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:

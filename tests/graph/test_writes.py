@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+import towers
 from tests.harness import faults, small
 from tests.update import test_guard
 from towers import training_graph
@@ -315,3 +316,51 @@ def test_the_search_does_not_walk_through_the_net(name, monkeypatch):
     monkeypatch.setattr(writes, find, count(getattr(writes, find)))
   small.Run(model=MODELS[name], num_towers=2).session.close()
   assert walked and not [op for op in walked if op.type == 'MatMul']
+
+
+# What nobody puts into UPDATE_OPS: the write, from the mean of a batch, whether the loss reads the
+# number, and whether a step is meant to run the write, or somebody by hand.
+LEFT_OUT = {
+    'count': (lambda number, mean: number.assign_add(1), True, True),
+    'constant, read': (lambda number, mean: number.assign(0.5), True, True),
+    'mean': (lambda number, mean: number.assign_sub(0.1 * (number - mean)), False, True),
+    'fed and mean': (
+        lambda number, mean: number.assign(mean * tf.placeholder(tf.float32)), False, True),
+    'average': (lambda number, mean: number.assign(
+        0.9 * number + 0.1 * tf.reduce_mean(tf.trainable_variables()[0])), False, True),
+    'halved': (lambda number, mean: number.assign(number / 2), False, False),
+    'constant': (lambda number, mean: number.assign(0.5), False, False),
+    'fed': (lambda number, mean: number.assign(tf.placeholder(tf.float32, [])), False, False),
+    'fed, read': (lambda number, mean: number.assign(tf.placeholder(tf.float32, [])), True, False)}
+
+
+@pytest.mark.parametrize('name', LEFT_OUT)
+def test_a_write_that_no_step_runs_is_named_unless_it_is_run_by_hand(name, capsys):
+  write, is_read, is_named = LEFT_OUT[name]
+
+  def model(batch, is_training):
+    x, labels = batch
+    number = tf.get_variable('number', [], trainable=False, initializer=tf.ones_initializer())
+    losses = small.classify(x * number if is_read else x, labels)
+    write(number, tf.reduce_mean(x))
+    return losses
+
+  small.program(model, train=TRAIN, num_towers=2)
+  told = [line for line in capsys.readouterr().err.splitlines() if 'no step moves' in line]
+  assert [line.split(':')[1] for line in told] == [' no step moves number'] * is_named
+
+
+def test_a_rate_that_is_set_by_hand_is_not_named(capsys):
+  with tf.Graph().as_default():
+    rate = tf.get_variable('rate', initializer=0.5, trainable=False)
+    halve = rate.assign(rate / 2)
+    program = towers.Program(small.model, train=TRAIN, batch_size=8, num_towers=2, device='cpu',
+                             optimizer=tf.train.GradientDescentOptimizer(rate))
+  assert 'WARNING' not in capsys.readouterr().err
+  with program.session() as session:
+    session.train()
+    assert session.run(halve) == session.run(program.learning_rate) == 0.25
+    before = session.run('logits/biases')
+    session.train()
+    moved = session.run('logits/biases') - before
+    assert session.run('rate') == 0.25 and moved.any()

@@ -12,7 +12,7 @@ A write is *early* if a tower's loss or gradients wait for it, as for batch norm
 updates in place, and *late* if only UPDATE_OPS do.
 """
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_called, find_dependents, find_needed, list_ops
@@ -167,20 +167,43 @@ def brings_values(op: Operation) -> bool:
       op.op_def.is_stateful and bool(op.outputs) and op.type not in (*READERS, *VARIABLES))
 
 
-def find_left_out(run: Iterable[Any], variables: Sequence[Variable]) -> List[str]:
-  """Returns the names of variables of which a graph has writes, but none that these results need.
+def find_left_out(sums: Iterable[Tensor], updates: Iterable[Any],
+                  variables: Iterable[Variable]) -> List[str]:
+  """Returns the names of variables that are meant to move in every step, and that none moves.
 
-  An initializer is none, nor is what a `tf.train.Saver` makes.
+  A write is meant to if what it writes moves, as batches and weights do, or if the loss reads the
+  variable. Others are run by hand, as those of a learning rate: what is computed from a constant,
+  from the variable itself or, whoever reads it, from a placeholder. An initializer is none, nor is
+  what a `tf.train.Saver` makes.
+
+  Args:
+    sums: of the loss and the metrics of a tower.
+    updates: that run with a step.
+    variables: of the model, those that are trained among them.
   """
-  initializers = {variable.initializer for variable in variables}
-  writes = [write for write in find_writes(
-      tf.get_default_graph(), [variable.handle.op for variable in variables])
-            if write.op not in initializers]
-  needed = find_needed(list_ops(run), within=find_dependents([write.op for write in writes]))
+  trained = {variable.handle.op for variable in variables if variable.trainable}
+  others = {variable.handle.op: variable.initializer for variable in variables
+            if not variable.trainable}
+  writes = [write for write in find_writes(tf.get_default_graph(), others)
+            if write.op not in others.values()]
+  sums = list_ops(sums)
+  needed = find_needed([*sums, *list_ops(updates)],
+                       within=find_dependents([write.op for write in writes]))
   moved = {op for write in writes if write.op in needed for op in write.variables}
-  return list(dict.fromkeys(
-      op.name for write in writes for op in write.variables if op not in moved and not any(
-          source.type == 'RestoreV2' for source in find_needed([write.op], by_control=False))))
+  left = [write for write in writes if not moved.issuperset(write.variables)]
+  read = find_needed(sums, within=find_dependents(
+      {op for write in left for op in write.variables}))
+
+  def is_meant(write):
+    sources = find_needed([write.op], by_control=False)
+    types = {source.type for source in sources}
+    return 'RestoreV2' not in types and (
+        any(source in trained or source in moved or
+            source.type != 'Placeholder' and brings_values(source) for source in sources) or
+        'Placeholder' not in types and not read.isdisjoint(write.variables))
+
+  return list(dict.fromkeys(op.name for write in left if is_meant(write)
+                            for op in write.variables if op not in moved))
 
 
 def find_writes(graph: Graph, variables: Optional[Iterable[Operation]] = None) -> List[Write]:
