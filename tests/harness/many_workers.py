@@ -137,6 +137,8 @@ def _run_chief(pipe, port, num_workers):
 
 
 def _run_others(pipe, port, num_workers, ranks):
+  # Else hundreds of threads that wait for the interpreter wake every 5 ms to ask for it.
+  sys.setswitchinterval(1)
   reasons, lock = {}, threading.Lock()
   threads = concurrent.futures.ThreadPoolExecutor(len(ranks))
   all_peers = [Peers(_cluster_of(port, num_workers, rank), tell=str) for rank in ranks]

@@ -13,6 +13,7 @@ import pytest
 
 from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
+from tests.harness.processes import wait_until
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster, Token
 from towers.process.run_error import RunError
@@ -128,6 +129,27 @@ def test_who_does_not_say_a_rank_in_time_is_left(addresses, threads, monkeypatch
     assert silent.recv(1) == b'' and not chief.done()
   others = [threads.submit(report, addresses, rank, rank) for rank in (1, 2)]
   assert [call.result(20) for call in [chief, *others]] == [[0, 1, 2]] * 3
+
+
+def test_many_who_say_nothing_are_soon_few(addresses, threads, monkeypatch):
+  def is_open(stranger):
+    try:
+      return bool(stranger.recv(1))
+    except BlockingIOError:
+      return True
+
+  monkeypatch.setattr(meeting_module, '_SECONDS_TO_SAY_WHO', 60)
+  chief = threads.submit(report, addresses, 0, 0, 40)
+  with contextlib.ExitStack() as closing:
+    strangers = []
+    for _ in range(60):
+      strangers.append(closing.enter_context(connect(addresses[0])))
+      strangers[-1].setblocking(False)
+      time.sleep(0.005)  # Few wait in the kernel.
+    wait_until(lambda: sum(map(is_open, strangers)) <= 22, 10)
+    assert is_open(strangers[-1])
+    others = [threads.submit(report, addresses, rank, rank, 20) for rank in (1, 2)]
+    assert [call.result(20) for call in [chief, *others]] == [[0, 1, 2]] * 3
 
 
 def test_without_the_token_of_the_run_nobody_takes_a_place_and_it_is_not_shown(addresses, threads):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.harness.in_process_cluster import find_ports
 from tests.harness.processes import wait_until
+from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster
 from towers.process.run_error import WorkerGone
 from towers.workers import meeting as meeting_module
@@ -152,6 +153,48 @@ def test_one_that_takes_nothing_holds_up_no_other_and_fills_no_memory():
     assert peers._connections[1]._writer.transport.get_write_buffer_size() <= 1 << 16
     assert slow.read('unusual') == {'0': text}
     assert shared.result(20) == [text, '', '']
+
+
+@pytest.mark.parametrize('rank', [0, 1])
+def test_what_all_refuse_is_told_by_each_although_others_have_ended_by_it(rank, told):
+  text = 'flags ' * (1 if rank else 1 << 21)
+
+  def refuse(values):
+    wait_until(lambda: peers.gone)  # As one that is slow to compare.
+    raise UsageError(f'{len(values)} differ')
+
+  with meet(rank, 3) as (peers, others), peers.watched(60), (
+      concurrent.futures.ThreadPoolExecutor(1)) as thread:
+    refused = thread.submit(peers.share, text, refuse)
+    if rank == 0:
+      slow, other = others
+      for one in others:
+        one.send(value='')
+      other.read('unusual')
+      other.end()
+      wait_until(lambda: peers.gone)
+      time.sleep(0.7)
+      message = slow.read_next()
+      while 'unusual' not in message:
+        assert message['gone'] == {}
+        message = slow.read_next()
+      assert slow.read('gone') == {'2': 'has ended'}
+    else:
+      assert others[0].read('value') == text
+      others[0].send(usual='', unusual={'1': text})
+      others[0].end()
+    with pytest.raises(UsageError, match='3 differ'):
+      refused.result(20)
+    time.sleep(1)
+  assert not told
+
+
+def test_one_that_takes_nothing_for_too_long_is_missed_and_so_is_the_step(told):
+  with meet(0, 2) as (peers, [silent]), peers.watched(2):
+    silent.send(value='')
+    assert peers.share('history ' * (1 << 21))[1] == ''
+    wait_until(lambda: told)
+  assert 'does not answer for' in told[0]
 
 
 def test_what_comes_of_a_long_line_is_a_sign_of_life(told):

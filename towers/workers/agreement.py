@@ -37,17 +37,20 @@ def follow_chief(worker: Any, decide: Callable[[], Any]) -> Any:
 
   It may raise, and then all of them raise. `worker` is this process among several workers.
   """
-  decision, refusal = None, None
+  own, refusal, fault = None, None, None
   try:
     if worker.cluster.is_chief:
-      decision = decide()
+      own = decide()
   except Exception as error:
-    worker.peers.share([None, str(error)])
-    raise
-  decision, refusal = worker.peers.share([decision, refusal])[0]
-  if refusal is not None:
-    raise UsageError(f'The chief restores nothing: {refusal}')
-  return decision
+    fault, refusal = error, str(error)
+
+  def follow(values):
+    decision, refusal = values[0]
+    if refusal is not None:
+      raise fault or UsageError(f'The chief restores nothing: {refusal}')
+    return decision
+
+  return worker.peers.share([own, refusal], follow)
 
 
 def find_facts(graph: Graph) -> Dict[str, str]:

@@ -57,11 +57,6 @@ class Connection:
       if self.is_behind:
         self._sending = asyncio.ensure_future(self._send_rest())
 
-  async def sent(self) -> None:
-    """Waits until all was sent, or the connection has ended."""
-    if self._sending is not None:
-      await self._sending
-
   def _push(self):
     """Writes what waits, for as long as the other end takes all of it."""
     while self._waiting and not self._writer.transport.get_write_buffer_size():

@@ -38,6 +38,9 @@ _SECONDS_BETWEEN = 0.5
 _SECONDS_BETWEEN_TRIES = 0.2
 _SECONDS_TO_CONNECT = 2.0
 _SECONDS_TO_SAY_WHO = 5.0
+_SECONDS_BETWEEN_LOOKS = 0.01
+# Who have not said yet who they are: so many, and two for each worker.
+_MOST_UNKNOWN = 16
 _SECONDS_TO_SEE = 5.0
 # After a longer pause this process itself has stood still, and heard nobody.
 _SECONDS_OF_A_PAUSE = 2.0
@@ -63,7 +66,8 @@ class Peers:
     self._thread: Optional[threading.Thread] = None
     self._task: Any = None
     self._server: Any = None
-    self._has_met = self._is_watched = self._is_sharing = self._has_news = False
+    self._has_met = self._is_watched = self._is_sharing = self._is_publishing = False
+    self._has_news = False
     self._fault, self._refusal = 'it does not answer', ''
     self._limit_seconds = float('inf')
     # By the rank of the other end, which for all but the chief is 0.
@@ -71,6 +75,8 @@ class Peers:
     # How many more are missing and gone than the chief has named.
     self._others = [0, 0]
     self._seen: Set[int] = set()
+    # Who wait to be heard, the oldest first.
+    self._unknown: Deque[Any] = collections.deque()
     self._values: Dict[int, Deque[Any]] = collections.defaultdict(collections.deque)
     self._shared: Deque[List[Any]] = collections.deque()
 
@@ -106,8 +112,11 @@ class Peers:
     missing = f': {self._name(self.missing)} not there yet' if self.missing else ''
     return f'waiting for the other workers{missing}'
 
-  def share(self, value: Any) -> List[Any]:
-    """Returns the values of all workers, as JSON has them, by rank; all call it equally often.
+  def share(self, value: Any, decide: Callable[[List[Any]], Any] = lambda values: values) -> Any:
+    """Returns what `decide` makes of the values of all workers; all call it equally often.
+
+    It gets them as JSON has them, by rank. Where it raises, all end by that, and none by another
+    that has ended sooner.
 
     Raises:
       WorkerGone: a worker has ended, or is silent for too long.
@@ -116,11 +125,12 @@ class Peers:
     value = json.loads(json.dumps(value, default=str), parse_constant=str)
     self._is_sharing = True
     self._loop.call_soon_threadsafe(self._give, value)
-    self._wait(lambda: self._shared or self.gone)
-    self._is_sharing = False
+    self._wait(lambda: self._shared or (self.gone and not self._is_publishing))
     if not self._shared:
       raise WorkerGone(self._explain())
-    return self._shared.popleft()
+    decided = decide(self._shared.popleft())
+    self._is_sharing = False
+    return decided
 
   @contextlib.contextmanager
   def watched(self, limit_seconds: float) -> Iterator[None]:
@@ -187,16 +197,15 @@ class Peers:
     """Connects to the chief, again and again until all workers are there."""
     while not self._has_met:
       try:
-        # It may block the thread, which has nothing else to do.
+        # It may block the thread, which has nothing else to do, and says at once who it is.
         opened = socket.create_connection(self._cluster.endpoint(0), _SECONDS_TO_CONNECT)
+        opened.sendall(encode(rank=self._cluster.rank, token=self._cluster.token))
       except OSError as error:
         self._fault = f'it cannot be reached: {error}'
       else:
         reader, writer = await asyncio.open_connection(sock=opened)
         with contextlib.closing(writer):
-          chief = Connection(reader, writer)
-          chief.send(encode(rank=self._cluster.rank, token=self._cluster.token))
-          await self._follow(0, chief)
+          await self._follow(0, Connection(reader, writer))
       await asyncio.sleep(_SECONDS_BETWEEN_TRIES)
 
   async def _welcome(self, reader, writer):
@@ -204,8 +213,7 @@ class Peers:
     with contextlib.suppress(asyncio.CancelledError, asyncio.TimeoutError), contextlib.closing(
         writer):
       connection = Connection(reader, writer)
-      # A stranger holds none of the open files that workers need for longer.
-      said = await asyncio.wait_for(connection.read(), _SECONDS_TO_SAY_WHO) or {}
+      said = await self._hear(connection) or {}
       rank = said.get('rank')
       if type(rank) is not int or rank < 1 or self._has_met:
         return
@@ -227,6 +235,21 @@ class Peers:
             'index in TF_CONFIG.')))
       self._seen.add(rank)
       await self._follow(rank, connection)
+
+  async def _hear(self, connection):
+    """Returns the first message of a connection.
+
+    Strangers hold few of the open files that workers need, and not for long.
+    """
+    task = asyncio.current_task()
+    self._unknown.append(task)
+    if len(self._unknown) > _MOST_UNKNOWN + 2 * len(self._cluster.addresses):
+      self._unknown.popleft().cancel()
+    try:
+      return await asyncio.wait_for(connection.read(), _SECONDS_TO_SAY_WHO)
+    finally:
+      with contextlib.suppress(ValueError):  # It was cut off.
+        self._unknown.remove(task)
 
   async def _follow(self, rank, connection):
     """Takes what another worker sends, until its connection ends or it makes no sense."""
@@ -288,6 +311,7 @@ class Peers:
     self._values[rank].append(value)
     waiting = [self._values[other] for other in range(len(self._cluster.addresses))]
     if all(waiting):
+      self._is_publishing = True
       asyncio.ensure_future(self._publish([queue.popleft() for queue in waiting]))
 
   async def _publish(self, values):
@@ -296,14 +320,14 @@ class Peers:
     [(usual, _)] = collections.Counter(texts).most_common(1)
     line = encode(usual=json.loads(usual), unusual={
         rank: value for rank, (value, text) in enumerate(zip(values, texts)) if text != usual})
-    connections = list(self._connections.values())
-    for connection in connections:
+    for connection in self._connections.values():  # All, before one can end by it.
       connection.send(line)
-      await asyncio.sleep(0)  # Of many, signs of life are between them.
-    for connection in connections:
-      await connection.sent()
+    for rank, connection in list(self._connections.items()):
+      while connection.is_behind and rank not in self.gone:
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
     self._shared.append(values)  # At last, since this worker may then close.
-    self._act()
+    self._is_publishing = False
+    self._miss({})
 
   async def _beat(self):
     """Gives signs of life, and misses those of others."""

@@ -90,9 +90,9 @@ class Worker:
   def compare_graphs(self, graph: Graph, startup: Startup) -> None:
     """Makes sure that all workers have built the same, before they take a step together."""
     startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')
-    check_alike(self.cluster, 'graphs', self.peers.share(find_facts(graph)),
-                'Something in the model or the data depends on the machine: see to it that all '
-                'workers build the same.')
+    self.peers.share(find_facts(graph), lambda facts: check_alike(
+        self.cluster, 'graphs', facts, 'Something in the model or the data depends on the machine: '
+        'see to it that all workers build the same.'))
 
 
 def _describe_reach(is_on_one_machine, has_token):
@@ -174,8 +174,9 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
       peers.meet(start_seconds)
     startup.limit(start_seconds)
     with peers.watched(worker_seconds):
-      check_alike(cluster, 'versions, flags or data', peers.share(facts),
-                  'Start all of them with the same flags, data and versions.')
+      peers.share(facts, lambda of_all: check_alike(
+          cluster, 'versions, flags or data', of_all,
+          'Start all of them with the same flags, data and versions.'))
       if worker is None:
         worker = Worker(cluster, session_config, peers)
         _started.append(worker)
