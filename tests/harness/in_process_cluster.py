@@ -61,12 +61,12 @@ class InProcessCluster:
 
     values, all_are_here = [None] * num_workers, threading.Barrier(num_workers)
 
-    def share(rank, value):
+    def share(rank, value, decide=list):
       values[rank] = json.loads(json.dumps(value))
       all_are_here.wait(SECONDS_TO_ANSWER)
       shared = list(values)
       all_are_here.wait(SECONDS_TO_ANSWER)
-      return shared
+      return decide(shared)
 
     self.runs = [Run(rank=rank, num_workers=num_workers, serve=functools.partial(serve, rank),
                      share=functools.partial(share, rank), **settings)
