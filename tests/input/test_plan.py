@@ -2,6 +2,7 @@
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 
 from towers.base.usage_error import UsageError
@@ -52,8 +53,8 @@ def test_each_place_of_a_batch_is_dealt_to_one_shard(count, num_shards, more):
   for position in range(num_shards):
     shard = Shard(position, num_shards, batch_size)
     mine = [index for index in range(count) if index % batch_size % num_shards == position]
-    assert shard.dealt(count) == len(mine)
-    assert [shard.find(index) for index in range(len(mine))] == mine
+    assert np.flatnonzero(shard.number_of(np.arange(count)) == position).tolist() == mine
+    assert shard.find(np.arange(len(mine))).tolist() == mine
 
 
 @hypothesis.given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))

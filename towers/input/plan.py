@@ -58,6 +58,21 @@ class ResumePoint(NamedTuple):
   position: int = 0
 
 
+class Span(NamedTuple):
+  """What is taken of an epoch.
+
+  Attributes:
+    epoch: from 0.
+    position: of the first example, in the epoch.
+    end: the position behind the last one.
+    place: the examples between the first and the beginning of a batch, maybe of an earlier epoch.
+  """
+  epoch: int
+  position: int
+  end: int
+  place: int = 0
+
+
 class Plan(NamedTuple):
   """How the examples of one split are dealt out to steps and towers.
 
@@ -158,6 +173,11 @@ class Plan(NamedTuple):
         left // self.batch_size * self.batch_size if self.last_batch == 'drop' else left)
 
   @property
+  def start(self) -> Span:
+    """What is taken first, for `spans`."""
+    return Span(self.since.epoch, self.since.position, self.end)
+
+  @property
   def offset(self) -> int:
     """What step 0 would have taken already, maybe negative, had all steps been of `batch_size`."""
     step, _, epoch, position = self.since
@@ -202,6 +222,22 @@ class Plan(NamedTuple):
     # Fewer are done where damaged records were left out.
     epoch, index = divmod(max(done, step), self.steps_per_epoch)
     return ResumePoint(step, examples, epoch, index * self.batch_size)
+
+  def spans(self, later: int, start: Span) -> List[Span]:
+    """Returns what the batches of an epoch take, of this epoch and maybe of the next one.
+
+    It is the epoch that is `later` by so many than that of `start`, what is taken first: from where
+    a global batch begins. Its end may be in the next epoch, and all later ones then end so too.
+    """
+    epoch, size = start.epoch + later, self.num_examples
+    if self.carries:
+      position = 0 if later else start.position
+      return [Span(epoch, position, size, max(later * size - start.position, 0))]
+    shift = max(start.end - size, 0)
+    position, end = (shift, shift + self.examples_per_epoch) if later else start[1:3]
+    spans = [Span(epoch, position, min(end, size)),
+             Span(epoch + 1, max(position - size, 0), end - size, max(size - position, 0))]
+    return [span for span in spans if span.position < span.end]
 
   def size_at(self, step: int) -> int:
     """Returns the number of examples in the global batch of a step."""
@@ -276,9 +312,9 @@ class Plan(NamedTuple):
     return [dealt(size, tower, self.num_towers) for tower in range(self.num_towers)]
 
 
-def dealt(count, shard: int, num_shards: int):
-  """Returns how many of the first `count` examples, an int or a tensor, are dealt to `shard`."""
-  return count if num_shards == 1 else (count + num_shards - 1 - shard) // num_shards
+def dealt(count: int, shard: int, num_shards: int) -> int:
+  """Returns how many of the first `count` examples are dealt to `shard`."""
+  return (count + num_shards - 1 - shard) // num_shards
 
 
 class Shard(NamedTuple):
@@ -307,17 +343,12 @@ class Shard(NamedTuple):
     """How many examples of a full micro-batch are in the shard."""
     return dealt(self.batch_size, self.position, self.num_shards)
 
-  def dealt(self, count: Any) -> Any:
-    """Returns how many of the first `count` examples of one batch after another are in it."""
-    if self.is_regular:  # With fewer ops.
-      return dealt(count, self.position, self.num_shards)
-    rest = dealt(count % self.batch_size, self.position, self.num_shards)
-    return count // self.batch_size * self.size + rest
+  def number_of(self, place: Any) -> Any:
+    """Returns the number of the shard that a place in one batch after another is dealt to."""
+    return place % self.batch_size % self.num_shards
 
   def find(self, index: Any) -> Any:
     """Returns where the shard's example of this index is in one batch after another."""
-    if self.is_regular:
-      return index if self.num_shards == 1 else index * self.num_shards + self.position
     place = self.position + index % self.size * self.num_shards
     return index // self.size * self.batch_size + place
 
