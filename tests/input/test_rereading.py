@@ -30,8 +30,15 @@ def seeded():
 
 
 def interleaved(is_sloppy):
+  def wait(element):
+    # At random: on a busy machine readers may come in turn, twice in one order.
+    time.sleep(np.random.choice([0, .01]))
+    return element
+
   def read(begin):
-    return tf.data.Dataset.range(begin, begin + NUM // 4)
+    elements = tf.data.Dataset.range(begin, begin + NUM // 4)
+    return elements.map(lambda element: tf.ensure_shape(
+        tf.numpy_function(wait, [element], tf.int64), []))
   return tf.data.Dataset.range(0, NUM, NUM // 4).apply(
       tf.data.experimental.parallel_interleave(read, 4, sloppy=is_sloppy))
 
