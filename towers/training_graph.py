@@ -15,6 +15,7 @@ from towers.base.collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.examples import BY_HAND, ENDLESS, Examples
+from towers.graph.walk import find_dependents
 from towers.graph.writes import StepWrites, find_left_out, find_step_writes
 from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches, check_alike
 from towers.input.micro_batches import read_accumulate
@@ -151,8 +152,9 @@ class TrainingGraph:
     if validation_feed is not None:
       self.validation = self._build_validation(validation_feed, is_validating, store)
     # Those of other towers would come under other names.
-    tags = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
-    tags[:] = [tag for tag in tags if not re.match(r'tower_[1-9]\d*/', tag.op.name)]
+    tags, scope = tf.get_collection_ref(tf.GraphKeys.SUMMARIES), self.towers[0].scope
+    tags[:] = [tag for tag in tags if tag.op.name.startswith(scope)
+               or not re.search(r'(^|/)tower_\d+(_\d+)?/', tag.op.name)]
     self.replicas = build_replicas()
     self.broadcast = None
     if workers.num_workers > 1:
@@ -320,10 +322,14 @@ class TrainingGraph:
 
   @property
   def summaries(self) -> List[Tensor]:
-    """What the model has made by `tf.summary`, in the first tower: scalar strings, to fetch."""
+    """What is made by `tf.summary`, of towers in the first: scalar strings, to fetch with a step.
+
+    What needs a placeholder is fetched by whoever feeds that.
+    """
+    fed = find_dependents([op for op in self.graph.get_operations() if op.type == 'Placeholder'])
     with self.graph.as_default():
       return [tag for tag in tf.get_collection(tf.GraphKeys.SUMMARIES)
-              if tag.op.name.startswith(self.towers[0].scope) and self.graph.is_fetchable(tag)]
+              if tag.op not in fed and self.graph.is_fetchable(tag)]
 
   @property
   def needs_threads(self) -> bool:

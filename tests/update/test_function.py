@@ -69,6 +69,24 @@ def test_a_function_updates_as_an_optimizer(function, settings, tmp_path):
   small.assert_same_weights(variables, expected, tolerance=1e-6)
 
 
+class Clipped(tf.train.AdamOptimizer):
+  """Clips where optimizers that change gradients do."""
+
+  def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    gradients, variables = zip(*grads_and_vars)
+    gradients, _ = tf.clip_by_global_norm(gradients, 0.5)
+    return super().apply_gradients(zip(gradients, variables), global_step, name)
+
+
+@pytest.mark.parametrize('settings', small.nightly_but(SETTINGS[2:3], SETTINGS[1:]),
+                         ids=lambda settings: '-'.join(settings))
+def test_an_optimizer_of_ones_own_gets_each_gradient_once(settings, tmp_path):
+  losses, _, variables = read(str(tmp_path / 'some'), optimizer=Clipped(0.1), **settings)
+  expected_losses, _, expected = read(str(tmp_path / 'one'), optimizer=Clipped(0.1), num_towers=1)
+  assert losses == pytest.approx(expected_losses, rel=1e-5)
+  small.assert_same_weights(variables, expected)
+
+
 def test_groups_may_have_functions():
   program = small.program(optimizer={
       'hidden': towers.Every(2, momentum), 'logits': tf.train.GradientDescentOptimizer(0.1)})

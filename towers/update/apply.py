@@ -15,9 +15,11 @@ from towers.tensorflow_v1 import Operation, Optimizer, Tensor, replaced, tf
 from towers.tower.precision import build_growth
 from towers.update.averages import Averages
 from towers.update.device_gate import DeviceGate, gates_on_device
+from towers.update.function import FunctionOptimizer
 from towers.update.groups import Group
 from towers.update.guard import build_is_finite, run_guarded
 from towers.update.slots import SlotCreator, make_slots
+from towers.update.tags import tags_empty_unless
 
 
 @uncollected()
@@ -118,10 +120,9 @@ def _apply_gradients(reduced, groups, before, gate=None, beside=()):
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
     applied = list(beside)
     for (optimizer, _, every, _), indices in groups:
-      pairs = reduced.list_pairs(indices)
       with _merging_once(optimizer), gate.gating(optimizer) if gate else contextlib.nullcontext():
-        applied.append(optimizer.apply_gradients(pairs) if every == 1 else
-                       _apply_every(every, optimizer, pairs))
+        applied.append(_apply_group(optimizer, reduced, indices) if every == 1 else
+                       _apply_every(every, optimizer, reduced, indices))
     return applied[0] if len(applied) == 1 else tf.group(*applied)
 
 
@@ -140,13 +141,21 @@ def _find_readers(update_ops, reduced):
                  for tensor in source.inputs)]
 
 
-def _apply_every(steps, optimizer, pairs):
+def _apply_group(optimizer, reduced, indices):
+  if reduced.replicas and type(optimizer).apply_gradients is not Optimizer.apply_gradients:
+    # Of the gradients of all replicas at once, a global norm would be another.
+    own = optimizer
+    optimizer = FunctionOptimizer(lambda pairs, step: own.apply_gradients(pairs))
+  return optimizer.apply_gradients(reduced.list_pairs(indices))
+
+
+def _apply_every(steps, optimizer, reduced, indices):
   """Returns the op that updates variables if so many steps are done with this one."""
   # Within the guard's branch, which tf.cond would leave.
   due = tf.equal((get_global_step().read_value() + 1) % steps, 0)
   others, now = tf.raw_ops.Switch(data=due, pred=due)
-  with tf.control_dependencies([tf.identity(now)]):
-    applied = optimizer.apply_gradients(pairs)
+  with tags_empty_unless(due), tf.control_dependencies([tf.identity(now)]):
+    applied = _apply_group(optimizer, reduced, indices)
   with tf.control_dependencies([applied]):
     return tf.raw_ops.Merge(inputs=[tf.identity(now), others])[0].op
 

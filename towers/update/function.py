@@ -34,8 +34,14 @@ class FunctionOptimizer(Optimizer):
     """Returns the op that does what the function returns."""
     graph, step = tf.get_default_graph(), get_global_step()
     num_ops = len(graph.get_operations())
-    ends = tf.nest.flatten([self._function(list(pairs), step) for _, pairs in itertools.groupby(
-        grads_and_vars, lambda pair: re.findall(IS_REPLICA, pair[1].op.name))])
+    tags = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
+    returned, num_tags = [], []
+    for _, pairs in itertools.groupby(
+        grads_and_vars, lambda pair: re.findall(IS_REPLICA, pair[1].op.name)):
+      returned.append(self._function(list(pairs), step))
+      num_tags.append(len(tags))
+    del tags[num_tags[0]:]  # The first tower has made the same.
+    ends = tf.nest.flatten(returned)
     if not all(hasattr(end, 'op') or isinstance(end, tf.Operation) for end in ends):
       raise UsageError(f'The optimizer {self.get_name()} returned {ends}: return the op that '
                        'updates the variables, as tf.group(*updates).')

@@ -15,6 +15,7 @@ from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import Tensor, tf
 from towers.update.finite import build_all_finite
+from towers.update.tags import tags_empty_unless
 
 
 class Diagnosis(NamedTuple):
@@ -68,7 +69,7 @@ def run_guarded(is_finite: Tensor, update: Callable[[], Sequence[Any]],
     gate = tf.identity(yes, name='gate')
   for write in writes.late:
     write.wait_for(gate.op)
-  with tf.control_dependencies([gate]):
+  with tags_empty_unless(is_finite), tf.control_dependencies([gate]):
     ends = update()
   with tf.device(is_finite.device):
     with tf.control_dependencies(ends):

@@ -3,7 +3,7 @@
   train/loss  train/learning_rate  train/gradient_norm  train/examples_per_second  train/input_wait
   train/accuracy  …                                means of the model's metrics since the last point
   validation/loss  validation/accuracy  …          at the step of the measured weights
-  activations  …                                   what the model makes by tf.summary, in one tower
+  activations  …                                   what tf.summary makes, in one tower or in none
   configuration  run                               text: all settings; devices, data and variables
   graph                                            with a scope for each tower: tower_0, tower_1, …
 
@@ -28,7 +28,7 @@ from towers.training.reporting.metric_samples import MetricWriter
 
 # From this version of the format on, TensorBoard heeds SessionLog.START.
 _FILE_VERSION = 'brain.Event:2'
-_SCOPE = re.compile(r'^tower_\d+/')
+_SCOPE = re.compile(r'^(tower_\d+|apply)/')
 
 
 class Summaries(MetricWriter):
@@ -61,7 +61,7 @@ class Summaries(MetricWriter):
       self.add(step, tf.Summary.FromString(text))
 
   def add(self, step: int, summary: Any) -> None:
-    """Writes a `tf.Summary` under its own tags; a tag that begins with a tower's scope loses it."""
+    """Writes a `tf.Summary` under its own tags, without the scope of a tower or of the update."""
     for value in summary.value:
       value.tag = _SCOPE.sub('', value.tag)
     self._write_values(step, *summary.value)

@@ -1,0 +1,69 @@
+"""Tags of tf.summary made outside of towers: in each measured step, once, on any towers."""
+
+import re
+
+import pytest
+
+import towers
+from tests.harness import small
+from towers.tensorflow_v1 import tf
+
+
+class Logged(tf.train.GradientDescentOptimizer):
+  """Makes tags of the gradients and weights that it gets."""
+
+  def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    for gradient, variable in grads_and_vars:
+      tf.summary.scalar(f'norm/{variable.op.name}', tf.norm(gradient))
+      tf.summary.scalar(f'weight/{variable.op.name}', tf.norm(variable))
+    tf.summary.scalar(f'rate/{variable.op.name}', self._learning_rate)
+    return super().apply_gradients(grads_and_vars, global_step, name)
+
+
+@small.with_losses
+def model(losses):
+  tf.summary.scalar('seen', tf.reduce_mean(losses))
+  is_third = tf.equal(tf.train.get_or_create_global_step(), 2)
+  return losses + tf.where(is_third, float('nan'), 0.0)
+
+
+def read_tags(**settings):
+  """Returns the values of all tags in two steps, before one that is refused."""
+  program = small.program(model, optimizer={
+      'hidden/': Logged(0.1), 'logits/': towers.Every(2, Logged(0.1))}, **settings)
+  with program.graph.as_default():
+    tf.summary.scalar('rate', program.learning_rate)
+    tf.summary.scalar('by hand', tf.placeholder(tf.float32, []))
+  program.build_gradient_norm()
+  steps = []
+  with program.session() as session:
+    session.measure_updates(True)
+    for _ in range(2):
+      session.train()
+      steps.append({re.sub('^(tower_0|apply)/', '', value.tag): value.simple_value
+                    for text in session.update.summaries
+                    for value in tf.Summary.FromString(text).value})
+    assert session.take_step().not_finite and session.update is None
+  return steps
+
+
+HIDDEN = {f'{kind}/hidden/{name}' for kind in ('norm', 'weight') for name in ('weights', 'biases')}
+LOGITS = {name.replace('hidden', 'logits') for name in HIDDEN}
+
+
+REPLICATED = dict(num_towers=2, variables='replicated')
+
+
+@pytest.mark.parametrize('settings', small.nightly_but([REPLICATED], [
+    REPLICATED, dict(num_towers=1), dict(num_towers=2),
+    dict(num_towers=3, tower_build='clone', variables='replicated', validation_tower=True),
+    dict(num_towers=3, tower_build='clone', accumulate=2)]))
+def test_each_tag_comes_once_and_is_empty_where_its_update_is_left_out(settings):
+  first, second = read_tags(**settings)
+  always = {'seen', 'rate', 'rate/hidden/biases'}
+  assert set(first) == {*always, *HIDDEN}
+  assert set(second) == {*always, *HIDDEN, *LOGITS, 'rate/logits/biases'}
+  for step, expected in zip((first, second), read_tags(num_towers=1)):
+    for name in step:
+      if name.startswith('norm'):  # A weight is read before its update or after it.
+        assert step[name] == pytest.approx(expected[name], abs=1e-5)
