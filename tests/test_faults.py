@@ -6,33 +6,44 @@ import gzip
 import json
 import math
 import os
+import re
 import struct
 import subprocess
 import sys
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests import ROOT
+from tests.harness import faults
+from towers.base.json_files import read_sealed
 from towers.base.usage_error import UsageError
 from towers.checkpoint.history import HISTORY, History
 from towers.data.bad_records import BadRecords
-from towers.data.formats.tfrecord import load_index, write_record
+from towers.data.formats.idx import read_idx
+from towers.data.formats.tfrecord import load_index, scan_tfrecord, write_record
 from towers.data.records import check_damage
 from towers.placement.cluster import read_cluster
 from towers.settings.timetable import build_interval, parse_trace_steps
+from towers.tensorflow_v1 import compiled_cache
 from towers.training.fitting import ROOM, recall_accumulate
+from towers.warm_start.weights_file import check_weights
+from towers_data import shards
+from towers_data.cifar import CIFARS, read_cifar
 from towers_data.image_folder import find_image_files
+from towers_data.npy import map_npy
 from towers_data.tfrecord_folder import read_description
 from towers_tools.evaluator import EVALUATIONS, Evaluations
 from towers_tools.page import format_page, read_runs
 from towers_tools.report import Report
+from towers_tools.serving.predict import _read_arrays
 
-FOLDERS = ('towers', 'staging', 'models', 'examples', 'benchmarks')
+FOLDERS = ('towers', 'staging', 'models', 'examples', 'benchmarks', 'extras')
 SOURCES = [os.path.join(path, name) for folder in FOLDERS
            for path, _, names in os.walk(os.path.join(ROOT, folder))
-           for name in names if name.endswith('.py')] + [os.path.join(ROOT, 'main.py')]
+           for name in names if name.endswith('.py') and 'tests' not in path.split(os.sep)] + [os.path.join(ROOT, 'main.py')]
 UNSAFE_MODULES = {'pickle', 'cPickle', 'dill', 'cloudpickle', 'shelve', 'marshal', 'yaml', 'joblib'}
 UNSAFE_NAMES = {'eval', 'exec', 'compile', 'os.system', 'np.fromregex'}
 
@@ -60,6 +71,48 @@ def test_nothing_unpickles_or_evaluates():
           # The default of numpy 1.16.2 and earlier was True.
           allowed = keywords.get('allow_pickle')
           assert allowed is not None and getattr(allowed, 'value', None) is False, path
+
+
+# Where files of the system or its own are opened, or some that were looked at before.
+OPENERS = {'towers/base/files.py', 'towers/base/output.py', 'towers/checkpoint/writer.py',
+           'towers/tensorflow_v1/compiled_cache.py', 'towers/training/reporting/summaries.py', 'extras/towers_data/towers_data/npy.py',
+           'extras/towers_launch/towers_launch/loopback.py',
+           'extras/towers_tools/towers_tools/free_memory.py',
+           'extras/towers_tools/towers_tools/serving/predict.py',
+           'extras/towers_tools/towers_tools/trials/fingerprint.py',
+           'extras/towers_tools/towers_tools/trials/timed_trial.py'}
+
+
+def test_one_function_opens_what_is_read():
+  reads = re.compile(r"(?<![\w.])(?<!def )open\((?!f?'/proc/)(?!\w+, '[wx]b?')|"
+                     r'\b(os|io|gzip)\.open\(|\bnp\.(load|memmap|fromfile)\(')
+  found = set()
+  for path in SOURCES:
+    with open(path, encoding='utf-8') as file:
+      if reads.search(file.read()):
+        found.add(os.path.relpath(path, ROOT))
+  assert {name for name in found if name.startswith(('towers/', 'extras/'))} == OPENERS
+
+
+# What reads a file: each gets a path at which there is none.
+READERS = {
+    'JSON': lambda path: read_sealed(path, {}), 'idx': read_idx, 'npy': map_npy,
+    'cifar': lambda path: read_cifar(path, CIFARS['cifar10'], BadRecords('fail')),
+    'arrays to predict': lambda path: next(_read_arrays(SimpleNamespace(predict=path, batch_size=1), {})),
+    'tfrecord': scan_tfrecord, 'weights': check_weights, 'a compiled program': compiled_cache._sum,
+    'a shard': shards._checksum, 'a history': lambda path: History().read(os.path.dirname(path), 1)}
+
+
+@pytest.mark.parametrize('kind', ['a FIFO', 'a device'])
+@pytest.mark.parametrize('reader', READERS)
+def test_what_is_no_file_is_not_read(reader, kind, tmp_path, capsys):
+  faults.be_special(tmp_path / HISTORY, kind)
+  try:
+    READERS[reader](str(tmp_path / HISTORY))
+    told = capsys.readouterr().out
+  except (OSError, UsageError) as error:
+    told = str(error)
+  assert f'is {kind}, not a file' in told
 
 
 HOSTILE = ['null', 'true', '-1', '1.5', str(2 ** 70), str(2 ** 2000), '9' * 5000, '1e308', '1e400',

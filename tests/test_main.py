@@ -1,8 +1,10 @@
 """The main job as a user runs it: one process, its exit code and its output."""
 
+import contextlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -12,6 +14,8 @@ import main
 from tests import ROOT
 from tests.harness.loaded_process import run_loaded
 from tests.harness.processes import output_of, run_python
+from towers import annexes
+from towers.cli import command_line
 
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss',
@@ -102,6 +106,18 @@ def test_ctrl_c_while_a_package_loads_leaves_no_trace(tmp_path):
     done = subprocess.run([sys.executable, *start], cwd=ROOT, capture_output=True,
                           env=dict(os.environ, PYTHONPATH=str(tmp_path)))
     assert (done.returncode, done.stdout, done.stderr) == (130, b'', b'')
+
+
+@pytest.mark.parametrize('is_main', [False, True], ids=['child', 'command'])
+def test_a_process_that_a_command_starts_runs_no_command(is_main, monkeypatch):
+  """Python imports the main module again in a spawned child, as those of `convert` are."""
+  calls = []
+  monkeypatch.setattr(sys, 'argv', ['towers', 'convert', '--to=here'])
+  monkeypatch.setattr(annexes, 'run', lambda *words: calls.append(words))
+  monkeypatch.setattr(command_line, 'main', pytest.fail)
+  with pytest.raises(SystemExit) if is_main else contextlib.nullcontext():
+    runpy.run_module('towers.__main__', run_name='__main__' if is_main else '__mp_main__')
+  assert calls == [('python -m towers convert', ['--to=here'])] * is_main
 
 
 @pytest.mark.nightly

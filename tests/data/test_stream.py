@@ -1,6 +1,9 @@
 """Streams: data without a number or an end, one law over towers and workers."""
 
+import contextlib
 import itertools
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -93,6 +96,25 @@ def test_a_resumed_run_begins_it_anew_and_says_so(tmp_path, capsys):
     assert session.step == 5
     session.train()
     assert source.made == 2 * BATCH  # One is staged.
+
+
+@pytest.mark.parametrize('num_towers', [1, 2])
+def test_a_pipe_that_the_script_has_opened_is_read_in_order(num_towers, tmp_path):
+  """The way of docs/faults.md; its first example tells shapes and types."""
+  os.mkfifo(str(tmp_path / 'pipe'))
+
+  def write():
+    with contextlib.suppress(BrokenPipeError), open(str(tmp_path / 'pipe'), 'w') as file:
+      file.writelines(f'{number}\n' for number in range(10000))
+
+  threading.Thread(target=write, daemon=True).start()
+  with open(str(tmp_path / 'pipe')) as pipe:
+    program = small.program(
+        lambda batch, is_training: batch + 0 * tf.get_variable('w', []), validation=None,
+        train=towers.from_stream(lambda: map(np.float32, pipe)), batch_size=4,
+        num_towers=num_towers)
+    with program.session() as session:
+      assert [session.train() for _ in range(3)] == [2.5, 6.5, 10.5]
 
 
 def test_what_counts_epochs_is_refused_by_name():

@@ -44,6 +44,14 @@ def test_a_folder_that_cannot_be_written_is_named_and_room_only_if_it_is_full(na
   assert sorted(os.listdir(str(tmp_path))) == (['it'] if name in FOLDERS else []) + ['locked']
 
 
+@pytest.mark.parametrize('name', FILES + FOLDERS)
+def test_a_read_only_file_system_is_told_at_the_start(name, tmp_path):
+  with faults.read_only(tmp_path), pytest.raises(
+      UsageError, match=rf'{name}=\S+ cannot be .*: Read-only file system'):
+    check_outputs(**{name: str(tmp_path / 'it')})
+  assert not os.listdir(str(tmp_path))
+
+
 @pytest.mark.parametrize('name', FILES + FOLDERS + ('data_dir', 'predict'))
 def test_a_name_that_is_not_utf_8_is_refused(name):
   others = dict(checkpoint_dir='run') if name in ('export_dir', 'predict') else {}

@@ -15,7 +15,7 @@ import re
 import zlib
 from typing import MutableMapping, Optional, Set
 
-from towers.base.files import write_whole
+from towers.base.files import open_regular, write_whole
 from towers.base.paths import find_in_cache
 
 _FLAGS = 'TF_XLA_FLAGS'
@@ -82,7 +82,7 @@ def _remove_damaged(folder):
   for path in sorted(_list_programs(folder), key=os.path.getmtime, reverse=True):
     total += os.path.getsize(path)
     is_whole = False
-    with contextlib.suppress(OSError), open(path + _SUM, 'rb') as file:
+    with contextlib.suppress(OSError), open_regular(path + _SUM) as file:
       is_whole = file.read() == _sum(path)
     if not is_whole or total > _MOST_BYTES:
       for name in (path, path + _SUM):
@@ -91,5 +91,5 @@ def _remove_damaged(folder):
 
 
 def _sum(path):
-  with open(path, 'rb') as file:
+  with open_regular(path) as file:
     return b'%08x' % zlib.crc32(file.read())

@@ -1,10 +1,13 @@
 """TFRecords in ImageNet's layout: whole sets of files, the range of labels, data_set.json."""
 
+import contextlib
 import json
 import os
+import tempfile
 
 import pytest
 
+from tests.harness import faults
 from tests.data.pictures import damage, take, write_tfrecords
 from towers import data
 from towers.base.json_files import seal
@@ -30,6 +33,31 @@ def test_imagenets_layout_is_read_as_it_is(tmp_path, validation):
   [taken] = take(data_set.train, batch_size=7)
   assert sorted(taken) == [0, 1, 2, 3, 4, 5, 999]
   assert data.load('tfrecord', data_dir=tmp_path).image_shape == (224, 224, 3)
+
+
+@pytest.mark.parametrize('kind', ['a FIFO', 'a device', 'a link'])
+def test_a_shard_that_is_no_file_is_named(kind, tmp_path):
+  [shard] = write(tmp_path).glob('validation-*')
+  faults.be_special(shard, kind)
+  what = 'No such file' if kind == 'a link' else f'it is {kind}, not a file'
+  with pytest.raises(UsageError, match=f'{shard.name}: cannot be read: {what}'):
+    data.load('tfrecord', data_dir=tmp_path)
+
+
+@pytest.mark.parametrize('name', ['images', 'tfrecord', 'fashion_mnist'])
+def test_a_folder_that_cannot_be_listed_is_told(name):
+  """Of mode 300, by another user than root, who may list all."""
+  with tempfile.TemporaryDirectory(dir='/tmp') as folder, contextlib.ExitStack() as closing:
+    inner = os.path.join(folder, 'data')
+    for part in ('train', 'validation'):
+      os.makedirs(os.path.join(inner, part))
+    os.chmod(folder, 0o711)
+    os.chmod(inner if name != 'images' else os.path.join(inner, 'train'), 0o333)
+    if os.geteuid() == 0:
+      os.seteuid(65534)
+      closing.callback(os.seteuid, 0)
+    with pytest.raises(UsageError, match=r'cannot be (read|listed).*Permission denied'):
+      data.load(name, data_dir=inner)
 
 
 def test_settings_win_over_the_description_and_it_over_imagenet(tmp_path):

@@ -16,6 +16,7 @@ from typing import Any, List, NamedTuple, Tuple
 
 import numpy as np
 
+from towers.base.files import open_regular
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays
@@ -106,7 +107,8 @@ def read_cifar(path: str, layout: CifarFormat,
   """
   record_bytes = layout.num_labels + _IMAGE_BYTES
   try:
-    content = np.fromfile(path, np.uint8)
+    with open_regular(path) as file:
+      content = np.frombuffer(file.read(), np.uint8)
   except OSError as error:
     raise UsageError(f'{path}: cannot be read: {error.strerror}; check its permissions.') from None
 

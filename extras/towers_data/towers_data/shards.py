@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from towers.base.files import open_regular
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
@@ -100,7 +101,7 @@ def find_finished(shard: Shard, on_bad_record: str) -> Optional[FileIndex]:
 
 def _checksum(path):
   checksum = 0
-  with open(path, 'rb') as file:
+  with open_regular(path) as file:
     for block in iter(lambda: file.read(1 << 20), b''):
       checksum = zlib.crc32(block, checksum)
   return checksum

@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 
 from towers.annexes import load as load_annex
-from towers.base.files import name_other_kind, write_whole
+from towers.base.files import name_other_kind, open_regular, write_whole
 from towers.base.output import write
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
@@ -99,6 +99,7 @@ def _read_arrays(config, expected) -> Iterator[Batch]:
   """Yields the batches of a .npy file, or of a .npz file with an array for each input."""
   path, batch_size = config.predict, config.batch_size
   try:
+    open_regular(path).close()
     loaded = np.load(path, mmap_mode='r', allow_pickle=False)
     is_one = isinstance(loaded, np.ndarray)
     arrays = {next(iter(expected)): loaded} if is_one else dict(loaded)
