@@ -43,7 +43,8 @@ from towers_tools.serving.predict import _read_arrays
 FOLDERS = ('towers', 'staging', 'models', 'examples', 'benchmarks', 'extras')
 SOURCES = [os.path.join(path, name) for folder in FOLDERS
            for path, _, names in os.walk(os.path.join(ROOT, folder))
-           for name in names if name.endswith('.py') and 'tests' not in path.split(os.sep)] + [os.path.join(ROOT, 'main.py')]
+           for name in names if name.endswith('.py') and 'tests' not in path.split(os.sep)]
+SOURCES += [os.path.join(ROOT, 'main.py')]
 UNSAFE_MODULES = {'pickle', 'cPickle', 'dill', 'cloudpickle', 'shelve', 'marshal', 'yaml', 'joblib'}
 UNSAFE_NAMES = {'eval', 'exec', 'compile', 'os.system', 'np.fromregex'}
 
@@ -75,7 +76,8 @@ def test_nothing_unpickles_or_evaluates():
 
 # Where files of the system or its own are opened, or some that were looked at before.
 OPENERS = {'towers/base/files.py', 'towers/base/output.py', 'towers/checkpoint/writer.py',
-           'towers/tensorflow_v1/compiled_cache.py', 'towers/training/reporting/summaries.py', 'extras/towers_data/towers_data/npy.py',
+           'towers/tensorflow_v1/compiled_cache.py', 'towers/training/reporting/summaries.py',
+           'extras/towers_data/towers_data/npy.py',
            'extras/towers_launch/towers_launch/loopback.py',
            'extras/towers_tools/towers_tools/free_memory.py',
            'extras/towers_tools/towers_tools/serving/predict.py',
@@ -98,7 +100,8 @@ def test_one_function_opens_what_is_read():
 READERS = {
     'JSON': lambda path: read_sealed(path, {}), 'idx': read_idx, 'npy': map_npy,
     'cifar': lambda path: read_cifar(path, CIFARS['cifar10'], BadRecords('fail')),
-    'arrays to predict': lambda path: next(_read_arrays(SimpleNamespace(predict=path, batch_size=1), {})),
+    'arrays to predict': lambda path: next(_read_arrays(
+        SimpleNamespace(predict=path, batch_size=1), {})),
     'tfrecord': scan_tfrecord, 'weights': check_weights, 'a compiled program': compiled_cache._sum,
     'a shard': shards._checksum, 'a history': lambda path: History().read(os.path.dirname(path), 1)}
 

@@ -7,8 +7,8 @@ import tempfile
 
 import pytest
 
-from tests.harness import faults
 from tests.data.pictures import damage, take, write_tfrecords
+from tests.harness import faults
 from towers import data
 from towers.base.json_files import seal
 from towers.base.usage_error import UsageError
