@@ -76,23 +76,26 @@ def same_bits(left: Any, right: Any) -> bool:
 
 def find_norm(values: Any, others: Any = None) -> float:
   """Returns the norm of arrays, or of their difference; infinite for a NaN or unequal shapes."""
-  lefts = [array.astype(np.float64) for array in _arrays(values)]
-  if others is not None:
-    rights = [array.astype(np.float64) for array in _arrays(others)]
-    if [array.shape for array in lefts] != [array.shape for array in rights]:
-      return math.inf
+  lefts, rights = _arrays(values), _arrays(values if others is None else others)
+  if [array.shape for array in lefts] != [array.shape for array in rights]:
+    return math.inf
+  total = 0.0
+  for left, right in zip(lefts, rights):
     with np.errstate(invalid='ignore'):
+      array = left.astype(np.float64) if others is None else left - right.astype(np.float64)
+      square = float(np.vdot(array, array))
+    if not math.isfinite(square):
       # Inf equals Inf.
-      lefts = [np.where(left == right, 0.0, left - right) for left, right in zip(lefts, rights)]
-  else:
-    lefts = [array[np.isfinite(array)] for array in lefts]
-  norm = math.sqrt(sum(float(np.sum(np.square(array))) for array in lefts))
-  return math.inf if math.isnan(norm) else norm
+      array = array[np.isfinite(array)] if others is None else np.where(left == right, 0.0, array)
+      square = float(np.vdot(array, array))
+    total += square
+  return math.inf if math.isnan(total) else math.sqrt(total)
 
 
 def find_share(ours: Any, expected: Any, least: float) -> float:
-  """Returns by what share of their size, or of `least`, values differ."""
-  return find_norm(ours, expected) / (max(find_norm(ours), find_norm(expected), least) or 1.0)
+  """Returns by what share of their size, or of `least`, values differ, at most 2."""
+  size = max(find_norm(ours), find_norm(expected), least)
+  return min(find_norm(ours, expected) / (size or 1.0), 2.0)
 
 
 def shake(value: np.ndarray, random: np.random.RandomState, by: float = _LAST_BITS) -> np.ndarray:

@@ -1,12 +1,12 @@
 """The culprit: the first op of which both sides compute other values from the same ones.
 
 No layout of rows is believed. A value is the same on both sides if all entries of all shares are,
-in any order, or their sum or mean. Integers may be numbers of rows, and what is in
-a branch or a loop cannot be fetched: through these the way leads on to what they come from.
+in any order, or their sum or mean. Integers may be numbers of rows, what is in a branch or a loop
+cannot be fetched, and rounding may decide: through these the way leads on to what they come from.
 """
 
 import contextlib
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Dict, Iterable, Optional, Tuple
 
 import numpy as np
 
@@ -19,12 +19,18 @@ from towers.tensorflow_v1 import Tensor, tf
 
 _CHUNK = 150  # Tensors that are fetched in one run.
 LEAST = 1e-3  # What an op computes is compared with no less than this.
+NOISE_SHARE = 1 / 4  # Of a difference, by which rounding explains it.
 
 
-def describe_culprit(fed: FedTowers, sides: Sides, roots: Iterable[Any], limit: float) -> str:
+def describe_culprit(fed: FedTowers, sides: Sides, shaken: Dict[Any, Any], roots: Iterable[Any],
+                     limit: float) -> str:
   """Describes the first op of the first tower that makes `roots` differ by more than a share of
-  their size, as the end of a sentence; returns '' if there is none to be seen."""
-  tensor = _find_culprit(fed, sides, [getattr(root, 'values', root) for root in roots], limit)
+  their size, as the end of a sentence; returns '' if there is none to be seen.
+
+  `shaken` is what makes weights a little other, see `FedTowers.shake`.
+  """
+  tensor = _find_culprit(fed, sides, shaken, [getattr(root, 'values', root) for root in roots],
+                         limit)
   if tensor is None:
     return ''
   for value in (tensor, *tensor.op.inputs):
@@ -41,24 +47,27 @@ def describe_culprit(fed: FedTowers, sides: Sides, roots: Iterable[Any], limit: 
   return f'; its rows are first mixed by {tensor.op.name}, in the gradient of {format_op(forward)}'
 
 
-def _find_culprit(fed, sides, roots, limit) -> Optional[Tensor]:
+def _find_culprit(fed, sides, shaken, roots, limit) -> Optional[Tensor]:
   """Returns the first of the values that differ, from the roots back through all that may."""
-  differs = _compare(fed, sides, roots, limit)
+  gaps = _compare(fed, sides, shaken, roots)
   pending, seen = list(roots), {tensor for values in fed.given for tensor in values}
   while pending:
     tensor = pending.pop()
-    if tensor not in seen and tensor.op.name.startswith(fed.scope) and differs.get(tensor, True):
+    if tensor not in seen and tensor.op.name.startswith(fed.scope) and (
+        tensor not in gaps or gaps[tensor][0] > limit):
       seen.add(tensor)
       pending += [fed.totals[tensor]] if tensor in fed.totals else tensor.op.inputs
-  return min((tensor for tensor in seen if differs.get(tensor) and tensor.dtype.is_floating),
-             key=lambda tensor: tensor.op._id, default=None)
+  sure = {tensor for tensor, (share, noise) in gaps.items()
+          if share > limit and noise <= NOISE_SHARE * share and tensor.dtype.is_floating}
+  return min(sure & seen, key=lambda tensor: tensor.op._id, default=None)
 
 
-def _compare(fed, sides, roots, limit) -> Dict[Tensor, bool]:
-  """Returns whether values differ, of all that the roots need and that can be fetched."""
+def _compare(fed, sides, shaken, roots) -> Dict[Tensor, Tuple[float, float]]:
+  """Returns by what share values differ, and by what if weights are shaken, of all that the roots
+  need and that can be fetched."""
   needed = find_needed([*(root.op for root in roots), *(own.op for own in fed.totals.values())])
   ops = sorted((op for op in needed if op.name.startswith(fed.scope)), key=lambda op: op._id)
-  dead, differs = find_dead(ops), {}
+  dead, gaps = find_dead(ops), {}
   tensors = [tensor for op in ops if op not in dead for tensor in op.outputs
              if not tensor.dtype._is_ref_dtype and _has_peers(fed, tensor)
              and (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype == tf.bool)]
@@ -69,10 +78,13 @@ def _compare(fed, sides, roots, limit) -> Dict[Tensor, bool]:
       return [fed.find_peer(tensor, share.tower) for tensor in chunk]
 
     with contextlib.suppress(tf.errors.OpError):
-      found = [fed.run(sides.reference, fetch), fed.run(sides.other, fetch, fed.given)]
-      for tensor, *values in zip(chunk, *(zip(*side) for side in found)):
-        differs[tensor] = _find_least_share(sides, values) > limit
-  return differs
+      found = [list(fed.run(side, fetch, given)) for side, given in (
+          (sides.reference, ()), (sides.other, fed.given), (sides.reference, [shaken]))]
+      for tensor, ours, *others in zip(chunk, *(zip(*side) for side in found)):
+        share, noise = [_find_least_share(Sides(sides.reference, side), (ours, values))
+                        for side, values in zip((sides.other, sides.reference), others)]
+        gaps[tensor] = share, noise
+  return gaps
 
 
 def _find_least_share(sides, values) -> float:

@@ -17,13 +17,13 @@ No op is added to the graph, and nothing in it is written.
 
 import contextlib
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from towers.coupling.comparison import shake
-from towers.graph.walk import find_dead, find_dependents, find_needed, list_ops
-from towers.graph.writes import Write, find_step_writes
+from towers.graph.walk import find_dead, find_dependents, find_needed, list_ops, sort
+from towers.graph.writes import find_step_writes
 from towers.placement.randomness import find_draws, is_random
 from towers.tensorflow_v1 import Tensor, replaced, tf
 from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
@@ -37,11 +37,13 @@ _BLOCK = 4  # The numbers of a block of the generator.
 _SHAKE = 1e-5
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
+_WITH_GRADIENTS = 3  # What a run takes that computes them too, in forward runs.
 
 Values = Dict[Tuple[str, str], List[Any]]
-"""By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('gradient',
-variable); ('rows', metric); ('input', op) and ('returned', tensor) of kernels; of shares of tower 0
-('penalty', op) and ('update', op), all that it assigns."""
+"""By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('rows',
+metric); ('input', op) and ('returned', tensor) of kernels; of shares of tower 0 ('penalty', op) and
+('update', op), all that it assigns. Of all shares together, for each is as large as the weights:
+('gradient', variable)."""
 
 
 class LeftOut(Exception):
@@ -68,12 +70,13 @@ class FedTowers:
 
   Attributes:
     sizes: the rows of each tower, None where it takes any number.
-    pool: the rows of all towers' batches, `size` of them; `order` is that in which they are taken.
+    pool: the rows of all towers' batches, `size` of them.
     forward: the ops of the first tower's loss and metrics.
     totals: the sums over all towers in the first one, each with its own part of it.
     kernels: of batch normalisation in it, forward and backward.
-    writes: of the first tower's update ops, those that depend on its batch; `updates` but for
-      those of moving averages.
+    writes: of the first tower's update ops, those that depend on its batch.
+    updates: of these, but for those of moving averages, each with what it assigns, and where;
+      nothing where it follows another or is in a branch or a loop, and so cannot be fetched.
     given: what is fed to each share of the other side beside its rows, once measured.
     runs_per_epoch: as for `check_towers`: with it no run begins that would take longer than may be.
   """
@@ -82,10 +85,11 @@ class FedTowers:
                num_workers: int = 1, runs_per_epoch: Optional[int] = None):
     """Finds what a run takes, of a session with variables and of the values of `Batch.flatten` of
     each tower."""
+    # Of all cores: the beginning, and what a tower's forward run takes.
+    self._began, self._forward_seconds = time.process_time(), 0.0
     self.towers, self.session, tower = towers, session, towers[0]
     self.graph, self.scope = tower.loss.graph, tower.scope
     self.runs_per_epoch = runs_per_epoch
-    self._seconds: List[float] = []  # Of each run, of all cores.
     self.sizes = [each.batch.num_rows for each in towers]
     self._tensors = [tf.nest.flatten(each.batch.tensors) for each in towers]
     batches = [[value[:int(flat[-1])] for value in flat[:-1]] for flat in rows if int(flat[-1])]
@@ -94,7 +98,6 @@ class FedTowers:
         value.shape[1:] == first.shape[1:] for value, first in zip(batch, batches[0]))]
     self.pool = [np.concatenate(values) for values in zip(*alike)]
     self.size = len(self.pool[0]) if self.pool else 0
-    self.order = np.arange(self.size)
     self.given: List[Dict[Any, Any]] = []
     self._fixed: Dict[Any, Any] = {}
 
@@ -108,16 +111,16 @@ class FedTowers:
     self.forward = find_needed(outputs, without=fed | totals)
     # Updates wait for what a step adds later. Micro-batches add up moments that averages take.
     own = {op for op in self.graph.get_operations() if op._id <= tower.loss.op._id}
-    self._of_batch = find_dependents(
+    of_batch = find_dependents(
         fed.union(moment.op for moment in batch_moments), by_control=False, within=own,
         without=totals.difference(total.op for total in batch_sums))
-    self._written = find_step_writes(self._sums[0].values(), tower.update_ops)
-    self.writes = [write for write in self._written.early + self._written.late
-                   if write.op in self._of_batch]
-    self.updates = [write for write in self.writes
+    self._early, late = find_step_writes(self._sums[0].values(), tower.update_ops)
+    self.writes = [write for write in self._early + late if write.op in of_batch]
+    written = {write.op for write in self._early + late}
+    self.updates = [(write, _list_assigned(write, fed, written)) for write in self.writes
                     if not all(map(is_moving_average, write.variables))]
     self._moments = [total for total in batch_sums if total not in self.totals]
-    self._moments += find_moments(self.writes, self._of_batch, self.forward)
+    self._moments += find_moments(self.writes, of_batch, self.forward)
     # Of moments and sums that are fixed, the gradients are those of other parts too.
     gradients = zip(*(each.gradients for each in towers))
     self._gradients = [] if self._moments or self._has_others else list(gradients)
@@ -132,34 +135,26 @@ class FedTowers:
 
   def check(self) -> None:
     """Raises LeftOut if a run would change the program's state, or cannot be repeated."""
-    if self._written.early:
+    if self._early:
       raise LeftOut('the loss or a metric changes a variable')
     for op in filter(is_random, find_draws(self.forward)):
       raise LeftOut(f'{op.name} draws by a state of its own')
 
   def check_price(self, what: str, seconds: float) -> None:
-    """Raises LeftOut where something would take longer, with all runs before, than it may."""
+    """Raises LeftOut where something would take longer, with all before, than it may."""
     if self.runs_per_epoch is not None:
-      run = sum(self._seconds[:1]) / len(self.towers)
-      limit = max(_LONG_SECONDS, run * self.runs_per_epoch * _LONG_SHARE)
-      if sum(self._seconds) + seconds > limit:
-        raise LeftOut(f'{what} would take {seconds:.1f} s, in all more than {limit:.1f} s, the '
-                      f'larger of {_LONG_SECONDS:g} s and a twentieth of an epoch\'s runs')
+      limit = max(_LONG_SECONDS, self._forward_seconds * self.runs_per_epoch * _LONG_SHARE)
+      spent = time.process_time() - self._began
+      if spent + seconds > limit:
+        raise LeftOut(f'{what} would take {seconds:.1f} s beside {spent:.1f} s, more than '
+                      f'{limit:.1f} s, the larger of {_LONG_SECONDS:g} s and a twentieth of an '
+                      'epoch\'s runs')
 
   @property
   def unit(self) -> int:
     """What divides the places at which towers may begin: blocks of draws begin there."""
     place = self.towers[0].batch.row_offset
     return 1 if place is None else int(np.gcd(place.multiple, _BLOCK))
-
-  def list_assigned(self, write: Write) -> List[Tensor]:
-    """Returns what a write assigns, and where; nothing where it follows another or is in a branch
-    or a loop, and so cannot be fetched."""
-    values = [value for value in write.op.inputs[1:] if value.dtype != tf.resource]
-    needed = find_needed(list_ops(values), without={tensor.op for tensor in self._tensors[0]})
-    written = {each.op for each in self._written.early + self._written.late}
-    is_fetchable = written.isdisjoint(needed) and not find_dead(sorted(needed, key=_get_id))
-    return values if is_fetchable else []
 
   def list_results(self, index: int) -> Dict[Tuple[str, str], Any]:
     """Returns what is fetched of a tower, by kind and name as in `Values`."""
@@ -176,8 +171,7 @@ class FedTowers:
         self.towers[0].variables, self._gradients) if gradients[index] is not None)
     if index == 0:
       found.update((('penalty', penalty.op.name), [penalty]) for penalty in tower.penalties)
-      assigned = {write.op.name: self.list_assigned(write) for write in self.updates}
-      found.update((('update', name), values) for name, values in assigned.items() if values)
+      found.update((('update', write.op.name), values) for write, values in self.updates if values)
     return found
 
   def find_peer(self, tensor: Tensor, index: int) -> Tensor:
@@ -195,7 +189,7 @@ class FedTowers:
     if any(loss.type != 'Sum' for loss in losses.values()):
       return None
     self._fix(side[0])
-    found = self.run(side, lambda share: losses[share.tower].inputs[0])
+    found = list(self.run(side, lambda share: losses[share.tower].inputs[0]))
     return found if all(len(share.rows) == np.size(values) for share, values in zip(side, found)
                         ) else None
 
@@ -203,7 +197,7 @@ class FedTowers:
     """Returns what both sides compute, and of rows the reference in the order of the other side."""
     self.given = []
     self._fix(sides.reference[0])
-    reference = self._compute_reference(sides)
+    reference = self.compute_reference(sides)
     for number, share in enumerate(sides.other) if self.kernels else ():
       given = {}
       for tensor in self._returned:
@@ -215,19 +209,19 @@ class FedTowers:
       self.given.append(given)
     return reference, self._compute(sides.other, self.given)
 
-  def shake(self, sides: Sides) -> Values:
-    """Returns what the reference computes where the first tower's weights are a little other."""
+  def shake(self, side: Sequence[Share]) -> Dict[Any, Any]:
+    """Returns what is fed to make the first tower's weights a little other."""
     weights = {variable.op for variable in self.towers[0].variables}
-    forward = sorted(self.forward, key=_get_id)
+    forward = sort(self.forward)
     dead = find_dead(forward)
     reads = [op.outputs[0] for op in forward if op not in dead and any(
         source.op in weights for source in op.inputs)]
+    values = self._fetch(side[0], reads)
     random = np.random.RandomState(0)
-    values, *_ = self.run(sides.reference, lambda _: reads)
-    given = dict(zip(reads, [shake(value, random, _SHAKE) for value in values]))
-    return self._compute_reference(sides, [given] + [{}] * (len(sides.reference) - 1))
+    return dict(zip(reads, [shake(value, random, _SHAKE) for value in values]))
 
-  def _compute_reference(self, sides, given=()):
+  def compute_reference(self, sides: Sides, given: Sequence[Dict[Any, Any]] = ()) -> Values:
+    """Returns what the reference computes, and of rows in the order of the other side."""
     reference = self._compute(sides.reference, given)
     places = [place for share in sides.reference for place in _list_places(share)]
     index = [[places.index(place) for place in _list_places(share)] for share in sides.other]
@@ -240,11 +234,11 @@ class FedTowers:
 
   def _compute(self, side, given=()) -> Values:
     joined: Values = {}
-    results = [self.list_results(share.tower) for share in side]
-    found = self.run(side, lambda share: list(self.list_results(share.tower).values()), given)
-    for names, values in zip(results, found):
-      for key, value in zip(names, values):
-        joined.setdefault(key, []).append(value)
+    passes = _WITH_GRADIENTS if self._gradients else 1
+    for results in self.run(side, lambda share: self.list_results(share.tower), given, passes):
+      for key, value in results.items():
+        values = joined.setdefault(key, [])
+        values.append(_add(values.pop(), value) if key[0] == 'gradient' and values else value)
     return joined
 
   def _fix(self, share):
@@ -260,33 +254,35 @@ class FedTowers:
       self._fixed.update(zip(self._moments, self._fetch(share, self._moments)))
 
   def _fetch(self, share, values):
-    return self.run([share], lambda _: values)[0]
+    return next(self.run([share], lambda _: values))
 
   def run(self, side: Sequence[Share], fetch: Callable[[Share], Any],
-          given: Sequence[Dict[Any, Any]] = ()) -> List[Any]:
-    """Returns for each share the values of what `fetch` returns for it.
+          given: Sequence[Dict[Any, Any]] = (), passes: int = 1) -> Iterator[Any]:
+    """Yields for each share the values of what `fetch` returns for it, of so many forward runs.
 
-    TensorFlow lets nobody feed or fetch what is inside of a branch, but here.
+    Towers run together where they share sums. TensorFlow lets nobody feed or fetch what is inside
+    of a branch, but here.
     """
-    self.check_price('a run more', sum(self._seconds[-1:]))
-    shares = list(zip(side, given or [{}] * len(side)))
-    is_together = len({share.tower for share in side}) == len(side)
-    found: List[Any] = []
-    began = time.process_time()
+    shares = list(zip(side, [*given, *({} for _ in side)]))
+    is_together = self.totals and len({share.tower for share in side}) == len(side)
     for together in [shares] if is_together else [[share] for share in shares]:
+      self.check_price('a run more', self._forward_seconds * passes * len(together))
       feed = self._feed_idle({share.tower for share, _ in together})
       for share, others in together:
         feed.update(self._feed(share, sum(each.num_real for each in side)))
         feed.update(others)
+      began = time.process_time()
       with replaced(*((self.graph, name, type(getattr(self.graph, name))())
                       for name in ('_unfeedable_tensors', '_unfetchable_ops'))):
-        found += self.session.run([fetch(share) for share, _ in together], feed)
-    self._seconds.append(time.process_time() - began)
-    return found
+        found = self.session.run([fetch(share) for share, _ in together], feed)
+      self._forward_seconds = self._forward_seconds or (
+          time.process_time() - began) / (passes * len(together))
+      while found:
+        yield found.pop(0)
 
   def _feed(self, share, total):
     """Returns what a tower is fed with, on a side of `total` examples."""
-    tower, rows = self.towers[share.tower], self.order[share.rows % len(self.order)]
+    tower, rows = self.towers[share.tower], share.rows % self.size
     feed = {tensor: value[rows] for tensor, value in zip(self._tensors[share.tower], self.pool)}
     feed.update((self.find_peer(tensor, share.tower), value)
                 for tensor, value in self._fixed.items())
@@ -317,5 +313,15 @@ def _list_places(share):
   return list(enumerate(share.rows.tolist(), share.first))
 
 
-def _get_id(op):
-  return op._id
+def _list_assigned(write, fed, written) -> List[Tensor]:
+  values = [value for value in write.op.inputs[1:] if value.dtype != tf.resource]
+  needed = find_needed(list_ops(values), without=fed)
+  return values if written.isdisjoint(needed) and not find_dead(sort(needed)) else []
+
+
+def _add(total, value):
+  """Returns the sum of two gradients, dense or of rows."""
+  if not hasattr(total, 'indices'):
+    return total + value
+  return total._replace(**{name: np.concatenate([getattr(total, name), getattr(value, name)])
+                           for name in ('values', 'indices')})

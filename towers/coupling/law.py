@@ -24,7 +24,7 @@ from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.coupling.comparison import find_norm, find_share
-from towers.coupling.culprit import LEAST, describe_culprit
+from towers.coupling.culprit import LEAST, NOISE_SHARE, describe_culprit
 from towers.coupling.fed_towers import FedTowers, LeftOut, Share, Sides
 from towers.graph.source import format_op
 from towers.tensorflow_v1 import tf
@@ -34,15 +34,12 @@ from towers.tower.norms.joined import JOINED_SUMS
 from towers.tower.scratch import opened_scratch
 from towers.tower.tower import Tower
 
-# The relative differences that rounding makes, of sums, of gradients and of other values.
-_ROUNDING = {False: dict(sum=1e-4, gradient=1e-3, value=1e-3),
-             True: dict(sum=1e-2, gradient=5e-2, value=5e-2)}
+# The relative differences that rounding makes, of sums and of other values, by `is_half`.
+_ROUNDING = {False: (1e-4, 1e-3), True: (1e-2, 5e-2)}
 _LEAST_GRADIENT = 1e-2  # Of the largest: gradients may cancel.
-_MOST = 2.0  # The largest share by which two values can differ.
 # What a kind of values is called, in order of what a warning names.
 _NAMES = {'sum': 'The model\'s {}', 'rows': 'The metric {}', 'gradient': 'The gradient of {}',
           'input': 'The input of {}, batch normalisation,'}
-_NOISE_SHARE = 1 / 4  # Of a difference, by which rounding explains it.
 _FEW = 4  # Rows of a tower; more only where draws need them, in blocks of as many numbers.
 _MOST_KEYS = 3  # By which the examples of a scalar loss are sorted.
 # What Python needs to call a model, for each op of its forward pass; and the most that it is worth
@@ -143,7 +140,7 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
                  f'fails on a few rows of its first batch{op}: {find_reason(error)}. If it holds a '
                  'batch size as a number, it needs batches of one size: use last_batch=drop, carry '
                  'or pad.')
-    return _describe_updates(fed.updates) if num_parts > 1 else []
+    return _describe_updates(write for write, _ in fed.updates) if num_parts > 1 else []
 
 
 def _check_filler(fed) -> None:
@@ -163,8 +160,9 @@ def _check_filler(fed) -> None:
   firsts = [{key: values[:1] for key, values in side.items() if key[0] == 'sum'}
             for side in (reference, other)]
   for gap in _find_gaps(fed, *firsts):
+    culprit = _locate(fed, sides, fed.shake(sides.reference), [gap])
     raise UsageError(f'{what} {_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} '
-                     f'of itself{_locate(fed, sides, [gap])}: {_PAD_FIX}.')
+                     f'of itself{culprit}: {_PAD_FIX}.')
 
 
 def _find_mixed(fed, num_parts) -> List[str]:
@@ -172,7 +170,7 @@ def _find_mixed(fed, num_parts) -> List[str]:
   orders = _list_orders(fed)
   if fed.sizes[0] is None:
     return _judge_size(fed, orders, num_parts)
-  found = _try_out(fed, _exchange(fed), orders)
+  found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
   if found:
     return found
   seconds = len(fed.forward) * _OP_SECONDS
@@ -196,9 +194,18 @@ def _find_mixed(fed, num_parts) -> List[str]:
 
 
 def _judge_size(fed, orders, num_parts) -> List[str]:
-  sides = _divide(fed)
-  return (_try_out(fed, sides, orders, num_parts)
-          or _describe_updates(write for write in fed.updates if not fed.list_assigned(write)))
+  gaps, culprit = _try_out(fed, _divide(fed), orders)
+  if not gaps or gaps[0].kind != 'sum':
+    return _describe(fed, gaps, culprit) or _describe_updates(
+        write for write, values in fed.updates if not values)
+  found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
+  if found:
+    return found
+  raise UsageError(
+      f'{_NAMES["sum"].format(gaps[0].name)} is no mean over the examples of a batch: over all '
+      f'examples of some parts it is not the sum of theirs, but differs by {gaps[0].share:.2g} of '
+      f'it{culprit}. So the update of a step in {num_parts} parts (towers x micro-batches x '
+      f'workers) would not equal that of one. {_SCALE_FIX}')
 
 
 def _deal(counts, num_towers, firsts=None) -> List[Share]:
@@ -273,52 +280,50 @@ class Gap(NamedTuple):
   share: float
 
 
-def _try_out(fed, sides, orders, num_parts=0) -> List[str]:
-  """Returns sentences on what differs between the sides, of rows in the first order in which
-  anything does; with `num_parts`, refuses sums that differ by the size of a part alone."""
+def _try_out(fed, sides, orders) -> Tuple[List[Gap], str]:
+  """Returns what differs between the sides by more than rounding explains, of rows in the first
+  order in which anything does; and the first op that makes it differ, as the end of a sentence."""
+  count = 1 + max(share.rows.max() for share in sides.reference)
   for order in orders:
-    count = 1 + max(share.rows.max() for share in sides.reference)
-    fed.order = order[np.linspace(0, len(order) - 1, count).astype(int)]  # Of all, evenly.
-    reference, other = fed.measure(sides)
+    chosen = order[np.linspace(0, len(order) - 1, count).astype(int)]  # Of all, evenly.
+    tried = Sides(*([share._replace(rows=chosen[share.rows]) for share in side] for side in sides))
+    reference, other = fed.measure(tried)
     gaps = _find_gaps(fed, reference, other)
-    if not gaps:
-      continue
-    noise = _compare(reference, fed.shake(sides))
-    sure = [gap for gap in gaps if noise[gap[:2]] <= _NOISE_SHARE * gap.share]
-    if sure and num_parts and sure[0].kind == 'sum':
-      found = _try_out(fed, _exchange(fed), orders)
+    if gaps:
+      shaken = fed.shake(tried.reference)
+      noise = _compare(reference, fed.compute_reference(tried, [shaken]))
+      # Where rounding turns a ReLU, the gradients of all layers before it jump.
+      most = max([share for (kind, _), share in noise.items() if kind == 'gradient'], default=0.0)
+      sure = [gap for gap in gaps if NOISE_SHARE * gap.share >= (
+          most if gap.kind == 'gradient' else noise[gap[:2]])]
+      found = sure or [gap for gap in gaps if gap.kind != 'gradient']
+      culprit = _locate(fed, tried, shaken, found)
+      if sure or culprit:
+        return found, culprit
       if found:
-        return found
-      raise UsageError(
-          f'{_NAMES["sum"].format(sure[0].name)} is no mean over the examples of a batch: over all '
-          f'examples of some parts it is not the sum of theirs, but differs by {sure[0].share:.2g} '
-          f'of it. So the update of a step in {num_parts} parts (towers x micro-batches x workers) '
-          f'would not equal that of one. {_SCALE_FIX}')
-    if sure:
-      return _describe(fed, sides, sure)
-    if any(gap.kind != 'gradient' for gap in gaps):  # These jump where a ReLU turns.
-      raise LeftOut('rounding decides in this model')
-  return []
+        raise LeftOut('rounding decides in this model')
+  return [], ''
 
 
 def _find_gaps(fed, reference, other) -> List[Gap]:
-  """Returns what differs by more than rounding explains, as a warning names it: what the model
+  """Returns what differs by more than rounding alone makes, as a warning names it: what the model
   returns before others, and the largest first."""
-  kinds, limits = [*_NAMES, 'penalty', 'update'], _ROUNDING[fed.is_half]
+  kinds, (of_sums, of_values) = [*_NAMES, 'penalty', 'update'], _ROUNDING[fed.is_half]
   gaps = [Gap(*key, share) for key, share in _compare(reference, other).items()
-          if share > limits.get(key[0], limits['value'])]
+          if share > (of_sums if key[0] == 'sum' else of_values)]
   return sorted(gaps, key=lambda gap: (kinds.index(gap.kind), -gap.share))
 
 
 def _compare(reference, other) -> Dict[Tuple[str, str], float]:
   """Returns by what share finite values differ between two sides."""
-  pairs = {key: _join(key[0], values, other.get(key, [])) for key, values in reference.items()
-           if key[0] != 'returned'}
-  largest = max([find_norm(ours) for (kind, _), (ours, _) in pairs.items() if kind == 'gradient'],
-                default=0.0)
-  floors = {'sum': 0.0, 'gradient': _LEAST_GRADIENT * largest}
-  return {key: min(find_share(theirs, ours, floors.get(key[0], LEAST)), _MOST)
-          for key, (ours, theirs) in pairs.items() if np.isfinite(ours).all()}
+  largest = max([find_norm(_join(kind, values, values)[0])
+                 for (kind, _), values in reference.items() if kind == 'gradient'], default=0.0)
+  floors, shares = {'sum': 0.0, 'gradient': _LEAST_GRADIENT * largest}, {}
+  for key, values in reference.items():
+    ours, theirs = _join(key[0], values, other.get(key, []))
+    if key[0] != 'returned' and np.isfinite(ours).all():
+      shares[key] = find_share(theirs, ours, floors.get(key[0], LEAST))
+  return shares
 
 
 def _join(kind, ours, theirs) -> List[np.ndarray]:
@@ -336,23 +341,19 @@ def _join(kind, ours, theirs) -> List[np.ndarray]:
   return totals
 
 
-def _describe(fed, sides, gaps) -> List[str]:
+def _describe(fed, gaps, culprit) -> List[str]:
   """Returns sentences on what differs first of what is mixed, on a penalty and on an update."""
-  first: Dict[str, Gap] = {}
-  for gap in gaps:
-    first.setdefault(gap.kind, gap)
-  found, penalty, update = [], first.pop('penalty', None), first.pop('update', None)
-  for kind, gap in list(first.items())[:1]:
-    if kind != 'gradient' or penalty is None:  # Of which the gradient is a part.
-      found.append(f'{_NAMES[kind].format(gap.name)} depends on other examples of the batch, by '
-                   f'{gap.share:.2g} of itself'
-                   f'{_locate(fed, sides, [gap for gap in gaps if gap.kind == kind])}.')
-  if penalty is not None:
-    op = fed.graph.get_operation_by_name(penalty.name)
+  found, first = [], {gap.kind: gap for gap in reversed(gaps)}
+  # The gradient of a penalty is a part of all.
+  if gaps and gaps[0].kind in _NAMES and not (gaps[0].kind == 'gradient' and 'penalty' in first):
+    found.append(f'{_NAMES[gaps[0].kind].format(gaps[0].name)} depends on other examples of the '
+                 f'batch, by {gaps[0].share:.2g} of itself{culprit}.')
+  if 'penalty' in first:
+    op = fed.graph.get_operation_by_name(first['penalty'].name)
     found.append(f'The penalty {format_op(op)}, depends on the examples of a batch: return it as a '
                  'loss beside the others, with a value for each example.')
-  return found + _describe_updates(write for write in fed.updates if update is not None
-                                  and write.op.name == update.name)
+  return found + _describe_updates(write for write, _ in fed.updates if 'update' in first
+                                   and write.op.name == first['update'].name)
 
 
 def _describe_updates(updates) -> List[str]:
@@ -360,8 +361,11 @@ def _describe_updates(updates) -> List[str]:
           f'each part by themselves ({format_op(write.op)}).' for write in updates][:1]
 
 
-def _locate(fed, sides, gaps) -> str:
-  """Describes the first op that makes them differ."""
+def _locate(fed, sides, shaken, gaps) -> str:
+  """Describes the first op that makes what differs first, and its like, differ."""
+  alike = [gap for gap in gaps if gap.kind == gaps[0].kind and gap.kind in _NAMES]
+  if not alike:
+    return ''
   results, fed.runs_per_epoch = fed.list_results(0), None  # A name is worth its time.
-  return describe_culprit(fed, sides, [results[gap[:2]] for gap in gaps],
-                          min(_ROUNDING[fed.is_half]['value'], gaps[0].share / 2))
+  return describe_culprit(fed, sides, shaken, [results[gap[:2]] for gap in alike],
+                          min(_ROUNDING[fed.is_half][1], gaps[0].share / 2))

@@ -251,7 +251,7 @@ class _Drawer:
     is_known = all(others)
     with tf.device(HOST):
       size = tf.reduce_prod(tf.cast(shape, tf.int64))
-      row_size = int(np.prod(others)) if is_known else self._find_row_size(size)
+      row_size = int(np.prod(others)) if is_known else tf.maximum(size // self._count_rows(), 1)
     most = None if philox.HAS_COUNTER or not is_known else _MOST_NUMBERS
     if most is not None and row_size * (self._place.batch_size or 1) > most:
       return None
@@ -288,10 +288,6 @@ class _Drawer:
       counter = self._read_when(op)
     return philox.draw_numbers(kind, shape, key=key, block=block, counter=counter, like=op,
                                **settings)
-
-  def _find_row_size(self, size):
-    """Returns how many of `size` numbers an example has, at least 1."""
-    return tf.maximum(size // self._count_rows(), 1)
 
   def _count_rows(self):
     """Returns the number of the tower's rows, a scalar int64 tensor."""

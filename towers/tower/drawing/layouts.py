@@ -56,14 +56,11 @@ def guess_layout(shape: Any, batch: Batch) -> Optional[Layout]:
 
 def is_clear(op: Operation, batch: Batch) -> bool:
   """Returns whether an op of one tower draws in the right order whatever its layout is."""
-  return all(_is_clear(tensor.shape, batch) for tensor in (
-      op.outputs[0], *(tensor for loop in find_loops(op) for tensor in find_taken_apart(loop))))
-
-
-def _is_clear(shape, batch):
-  axes = _list_candidates(shape, batch)
-  return not axes or axes == [0] and batch.num_rows is not None and (
-      shape.ndims is not None and shape.as_list()[0] == batch.num_rows)
+  taken_apart = [tensor for loop in find_loops(op) for tensor in find_taken_apart(loop)]
+  axes = {(axis, tf.compat.dimension_value(tensor.shape[axis]))
+          for tensor in (op.outputs[0], *taken_apart)
+          for axis in _list_candidates(tensor.shape, batch)}
+  return not axes or axes == {(0, batch.num_rows)} and batch.num_rows is not None
 
 
 def _list_candidates(shape, batch) -> List[int]:
