@@ -65,10 +65,12 @@ def test_loops_and_attention_agree_and_what_is_right_before_a_fault_is_not_blame
 
 BLAMED = {
     'centred': ['other examples', 'first mixed by', find_line('# THE LINE TO BLAME')],
-    'layer_normalised': ['Batch normalisation', 'moving_mean', 'batch_norm=sync'],
+    'layer_normalised': ['Batch normalisation', 'moving_mean', 'batch_norm=sync',
+                         find_line('# THE LINE OF THE LAYER')],
     'seq2seq_token_mean': ['other examples', find_line(
         'return tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)', sequences)],
-    'scalar_sum': ['no mean over the examples', 'one loss per example'],
+    'scalar_sum': ['no mean over the examples', 'one loss per example',
+                   find_line('# THE LINE OF THE SUM')],
     'ema_of_loss_scales_it': ['variable avg', 'changed by the examples']}
 
 

@@ -22,7 +22,8 @@ def layer_normalised(batch, is_training):
   """Batch normalisation by TensorFlow's own layer."""
   features, labels = batch
   x = small.dense(features, 4, 'hidden')
-  return small.classify(tf.layers.batch_normalization(x, training=is_training), labels)
+  x = tf.layers.batch_normalization(x, training=is_training)  # THE LINE OF THE LAYER
+  return small.classify(x, labels)
 
 
 def slim_normalised(batch, is_training):
@@ -35,7 +36,7 @@ def slim_normalised(batch, is_training):
 def scalar_sum(batch, is_training):
   """Returns the sum of losses by mistake for the mean."""
   losses, _ = small.model(batch, is_training)
-  return tf.reduce_sum(losses)
+  return tf.reduce_sum(losses)  # THE LINE OF THE SUM
 
 
 def fixed_size(batch, is_training):

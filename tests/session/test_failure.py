@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.harness import faulty_run, small
+from tests.harness import faulty_run, small, suspects
 from towers.base.reason import find_reason
 from towers.process.run_error import RunError
 from towers.session.failure import explain
@@ -77,6 +77,13 @@ def test_an_op_of_a_model_that_fails_names_its_tower():
   train.arrays[0][7] = 1000
   assert fail_of(small.Run(num_towers=3, model=model, train=train)).startswith(
       'Tower 2 failed in the first step, after 0')
+
+
+def test_a_batch_size_that_a_model_holds_is_named_with_its_line_and_the_fix():
+  message = fail_of(small.Run(num_towers=2, batch_size=16, model=suspects.fixed_size,
+                              train=small.random_examples(24)))
+  assert 'Reshape, made in tests/harness/suspects.py, line' in message
+  assert 'last_batch=drop, carry or pad' in message
 
 
 OUT_OF_MEMORY = ('OOM when allocating tensor with shape[64,128,28,28] and type float on '

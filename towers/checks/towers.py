@@ -21,7 +21,7 @@ from towers.checks.trial import END, GRADIENT, INPUT, LOSS, START, Trial
 from towers.coupling.comparison import INCONCLUSIVE, Difference, compare, find_norm, shake
 from towers.coupling.law import FIX, find_coupling
 from towers.data.examples import Examples
-from towers.graph.source import format_op
+from towers.graph.source import find_line, format_op
 from towers.placement.devices import build_devices
 from towers.settings.arguments import with_known_names
 from towers.tensorflow_v1 import RUN_ERRORS, tf
@@ -212,12 +212,14 @@ def _judge(trial, steps, num_towers) -> List[str]:
 
 def _find_normalised(trial) -> List[str]:
   """Returns a sentence on layers that each tower normalises by its own batch, if there are any."""
-  program = trial.program
-  averages = [name for name, variable in trial.variables.items() if is_moving_average(variable)]
-  if not averages or program.given.batch_norm == 'sync':
+  averages = [variable.op for variable in trial.variables.values() if is_moving_average(variable)]
+  if not averages or trial.program.given.batch_norm == 'sync':
     return []
-  return [f'Batch normalisation takes the moments of each tower\'s own batch ({averages[0]}): '
-          'batch_norm=sync takes those of the global batch.']
+  # A layer makes its variables in a stack of its own at times.
+  readers = [reader for handle in averages[0].outputs for reader in handle.consumers()]
+  line = next(filter(None, map(find_line, [averages[0], *readers])), '')
+  return [f'Batch normalisation takes the moments of each tower\'s own batch ({averages[0].name}'
+          f'{line}): batch_norm=sync takes those of the global batch.']
 
 
 def _find_reason(rows) -> str:

@@ -82,7 +82,7 @@ def find_norm(values: Any, others: Any = None) -> float:
   total = 0.0
   for left, right in zip(lefts, rights):
     with np.errstate(invalid='ignore'):
-      array = left.astype(np.float64) if others is None else left - right.astype(np.float64)
+      array = left.astype(np.float64) - (0.0 if others is None else right.astype(np.float64))
       square = float(np.vdot(array, array))
     if not math.isfinite(square):
       # Inf equals Inf.

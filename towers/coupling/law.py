@@ -53,6 +53,8 @@ FIX = ('For batch normalisation use batch_norm=sync; for a mean by weights retur
        'towers.Whole. Draw numbers with a row for each example.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
+SIZE_FIX = ('If the model holds a batch size as a number, it needs batches of one size: use '
+            'last_batch=drop, carry or pad.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
 
 
@@ -137,9 +139,7 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
     except tf.errors.OpError as error:
       op = '' if error.op is None else f', in {format_op(error.op)}'
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since the model '
-                 f'fails on a few rows of its first batch{op}: {find_reason(error)}. If it holds a '
-                 'batch size as a number, it needs batches of one size: use last_batch=drop, carry '
-                 'or pad.')
+                 f'fails on a few rows of its first batch{op}: {find_reason(error)}. {SIZE_FIX}')
     return _describe_updates(write for write, _ in fed.updates) if num_parts > 1 else []
 
 
@@ -201,11 +201,12 @@ def _judge_size(fed, orders, num_parts) -> List[str]:
   found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
   if found:
     return found
+  returned = fed.list_results(0)[gaps[0][:2]].op.inputs[0].op
   raise UsageError(
-      f'{_NAMES["sum"].format(gaps[0].name)} is no mean over the examples of a batch: over all '
-      f'examples of some parts it is not the sum of theirs, but differs by {gaps[0].share:.2g} of '
-      f'it{culprit}. So the update of a step in {num_parts} parts (towers x micro-batches x '
-      f'workers) would not equal that of one. {_SCALE_FIX}')
+      f'{_NAMES["sum"].format(gaps[0].name)}, {format_op(returned)}, is no mean over the examples '
+      f'of a batch: over all examples of some parts it is not the sum of theirs, but differs by '
+      f'{gaps[0].share:.2g} of it. So the update of a step in {num_parts} parts (towers x '
+      f'micro-batches x workers) would not equal that of one. {_SCALE_FIX}')
 
 
 def _deal(counts, num_towers, firsts=None) -> List[Share]:

@@ -8,6 +8,7 @@
   anything else                             ─► the op, and its tower if it is in one
 """
 
+import contextlib
 import re
 from typing import Any, Optional, Union
 
@@ -15,7 +16,9 @@ import numpy as np
 
 from towers.base.reason import find_message, find_reason
 from towers.base.usage_error import UsageError
+from towers.coupling.law import SIZE_FIX
 from towers.graph.sizes import format_bytes
+from towers.graph.source import format_op
 from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS
 from towers.process.run_error import OutOfMemory, RunError
@@ -60,7 +63,12 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
     return UsageError(f'Tower {tower[1]} got the label {label[1]}, and its model knows those in '
                       f'{label[2]}: correct the labels, or give the model more classes.')
   if tower:
-    return RunError(f'Tower {tower[1]} failed {when}, in the op {tower[0]}: {cause}')
+    where = tower[0]
+    with contextlib.suppress(KeyError, ValueError):  # It may be in a function.
+      where = format_op(program.graph.get_operation_by_name(where))
+    is_open = program.towers[0].batch.num_rows is None
+    fix = f'. {SIZE_FIX}' if is_open and 'shape' in cause else ''
+    return RunError(f'Tower {tower[1]} failed {when}, in the op {where}: {cause}{fix}')
   return RunError(f'The run failed {when}: {cause}')
 
 
