@@ -182,7 +182,7 @@ def _find_mixed(fed, num_parts) -> List[str]:
   try:
     with opened_scratch(fed.towers[0]) as (tower, session):
       # Sums over all towers are here as they are where there are others.
-      few = FedTowers([tower], session, [[*fed.pool, fed.size]], num_workers=2)
+      few = FedTowers([tower], session, [[*fed.pool, fed.size]], 2, fed.runs_per_epoch)
       return _judge_size(few, orders, num_parts)
   except Exception as error:  # A model may hold a row for each example, or layers of this graph.
     if few and isinstance(error, (LeftOut, UsageError)):
