@@ -38,6 +38,7 @@ def read_tags(**settings):
   steps = []
   with program.session() as session:
     session.measure_updates(True)
+    session.run_steps_by(lambda run, fetches: run(fetches))  # Which refuses what has no value.
     for _ in range(2):
       session.train()
       steps.append({re.sub('^(tower_0|apply)/', '', value.tag): value.simple_value
