@@ -13,8 +13,9 @@ A model that `make` has compiled brings its loss. Metrics are KerasModel's and t
 program's: Keras's own `fit` knows no towers; do not call it on a model used here.
 """
 
+import functools
 import inspect
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import load_keras, tf
@@ -29,7 +30,8 @@ class KerasModel:
   """A model function over batches of (inputs, labels), for `towers.Program`."""
 
   def __init__(self, make: Callable[[], Any], *,
-               loss: Optional[_Function] = None, metrics: Optional[Dict[str, _Function]] = None,
+               loss: Union[_Function, Sequence[_Function], Mapping[str, _Function], None] = None,
+               metrics: Optional[Dict[str, _Function]] = None,
                preprocess: Optional[Callable[[Any], Any]] = None):
     """Makes nothing yet: the first tower of a graph makes the layers.
 
@@ -37,8 +39,11 @@ class KerasModel:
       make: returns a Keras model or layer of any kind. What it loads or sets (weights='…',
         load_weights, set_weights, load_model) is what all towers start from.
       loss: of (labels, outputs), a function or the name of Keras's: one value per example, or their
-        mean. None for the loss that the model was compiled with.
+        mean. Of several outputs a name is of each; or a list of losses, or a dict by the outputs'
+        names, as `compile` takes them. None for what the model was compiled with, `loss_weights`
+        too.
       metrics: by name, of (labels, outputs), functions or names of Keras's: one value per example.
+        Of several outputs one of Keras's is of the output with whose name its own begins.
       preprocess: what is done to a batch's inputs on the tower's device. By default bytes become
         floats in [0, 1], as with all models here, and everything else stays.
 
@@ -51,9 +56,11 @@ class KerasModel:
                        'variables are to be made where the towers\' are. Use KerasModel(lambda: '
                        '...), or the function you called.')
     self._make = make
-    self._given_loss = keras.losses.get(loss)
+    self._given_loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    self._is_for_each = loss is None or isinstance(loss, str)
     self._loss: Any = None
-    self._metrics = {name: keras.metrics.get(metric) for name, metric in (metrics or {}).items()}
+    self._metrics = {name: (_of_one(keras.metrics.get(metric)), True) if isinstance(metric, str)
+                     else (metric, False) for name, metric in (metrics or {}).items()}
     self._preprocess = preprocess or _bytes_to_floats
     self._graph: Any = None
     self._layers: Any = None
@@ -85,27 +92,43 @@ class KerasModel:
     is_first = self._graph is not graph
     if is_first:
       self._layers = self._make_layers()
-      self._loss = self._given_loss or _find_loss(self._layers)
       self._graph = graph
       _check_stateless(self._layers, inputs)
     inputs = self._preprocess(inputs)
     outputs = _call(self._layers, inputs, is_training)
+    names = _name_outputs(self._layers, outputs)
     if is_first:
+      self._loss = self._find_loss(names)
       _collect(self._layers, inputs)
     losses = self._loss(labels, outputs)
     # What depends on the inputs, such as a penalty on activations, is a mean like the loss.
     penalties = self._layers.get_losses_for(inputs)
     if penalties:
       losses = _add_penalty(losses, tf.add_n(penalties), outputs)
-    return losses, {name: metric(labels, outputs) for name, metric in self._metrics.items()}
+    return losses, {
+        name: metric(*_choose_output(name, metric, labels, outputs, names)
+                     if is_of_one and len(names) > 1 else (labels, outputs))
+        for name, (metric, is_of_one) in self._metrics.items()}
 
   def predict(self, inputs: Any) -> Any:
-    """Returns the outputs for inputs alone, for `Session.predict` and `towers.export`."""
+    """Returns the outputs for inputs alone, several by name, for a session and an export."""
     graph, layers = self._predicting
     if graph is not tf.get_default_graph():  # Each tower of it calls the layers of the first.
       layers = self._make_layers()
       self._predicting = tf.get_default_graph(), layers
-    return _call(layers, self._preprocess(inputs), is_training=False)
+    outputs = _call(layers, self._preprocess(inputs), is_training=False)
+    return outputs if tf.is_tensor(outputs) else _by_name(
+        'outputs', outputs, _name_outputs(layers, outputs))
+
+  def _find_loss(self, names):
+    """Returns a function of labels and all outputs."""
+    loss, weights = self._given_loss, None
+    if loss is None:
+      loss, weights = _find_compiled(self._layers)
+    if isinstance(loss, (list, tuple, dict)) or self._is_for_each and len(names) > 1:
+      return _join_losses(loss, weights, names)
+    found = load_keras().losses.get(loss)
+    return _of_one(found) if self._is_for_each else found
 
   def _make_layers(self):
     # Keras builds a functional model on placeholders, which are no ops of the tower.
@@ -122,20 +145,75 @@ def _bytes_to_floats(inputs):
   return Layers(True).normalize(inputs) if getattr(inputs, 'dtype', None) == tf.uint8 else inputs
 
 
-def _find_loss(layers):
-  """Returns the loss that a model was compiled with."""
+def _find_compiled(layers):
+  """Returns the loss that a model was compiled with, and the weights of several."""
   is_compiled = getattr(layers, 'optimizer', None) is not None  # Any layer may have a `loss`.
   compiled = layers.loss if is_compiled else None
-  if isinstance(compiled, (list, tuple, dict)):
-    raise UsageError('The model of KerasModel is compiled with a loss for each of its outputs: '
-                     'give their sum as KerasModel(…, loss=…), a function of labels and outputs '
-                     'that returns one loss per example.')
   if compiled is None:
     raise UsageError("KerasModel was given no loss, and its model is not compiled with one: give "
                      "KerasModel(make, loss='sparse_categorical_crossentropy') if it returns "
                      'probabilities, or a function of labels and outputs that returns one loss per '
                      'example.')
-  return load_keras().losses.get(compiled)
+  return compiled, layers.loss_weights
+
+
+def _name_outputs(layers, outputs) -> List[str]:
+  """Returns the names of a model's outputs, one or several."""
+  if isinstance(outputs, dict):
+    return list(outputs)
+  number = 1 if tf.is_tensor(outputs) else len(outputs)
+  names = getattr(layers, 'output_names', None) or []
+  return list(names) if len(names) == number else [f'output_{i + 1}' for i in range(number)]
+
+
+def _by_name(kind, parts, names, needed=()) -> Dict[str, Any]:
+  """Returns labels, outputs or losses by the names of outputs; all that are needed are there."""
+  given = parts if isinstance(parts, (list, tuple, dict)) else [parts]
+  if isinstance(given, dict) and set(needed) <= set(given) and (needed or set(given) <= set(names)):
+    return given
+  if isinstance(given, dict) or len(given) != len(names):
+    raise UsageError(f"The Keras model has the outputs {', '.join(names)}, and its {kind} are "
+                     f'{parts!r}: give them as a list in that order, or as a dict by these names.')
+  return dict(zip(names, given))
+
+
+def _join_losses(loss, weights, names):
+  """Returns a function to the losses of all outputs that have one, by their names in Keras."""
+  keras, is_one = load_keras(), not isinstance(loss, (list, tuple, dict))
+  losses = {name: _of_one(keras.losses.get(one)) for name, one in _by_name(
+      'losses', [loss] * len(names) if is_one else loss, names).items() if one is not None}
+  factors = {} if weights is None else _by_name('loss_weights', weights, names)
+
+  def compute(labels, outputs):
+    wanted = _by_name('labels', labels, names, needed=losses)
+    found = _by_name('outputs', outputs, names)
+    return {f'{name}_loss': factors.get(name, 1.0) * one(wanted[name], found[name])
+            for name, one in losses.items()}
+
+  return compute
+
+
+def _of_one(function):
+  """Returns a function of the labels of one output, `[n]` of an output `[n, 1]` in its shape."""
+  @functools.wraps(function)
+  def compute(labels, output):
+    is_column = tf.is_tensor(output) and output.shape.as_list()[1:] == [1]
+    return function(
+        tf.expand_dims(labels, 1) if is_column and labels.shape.ndims == 1 else labels, output)
+
+  return compute
+
+
+def _choose_output(name, metric, labels, outputs, names):
+  """Returns the labels and the output that a metric of one output is of."""
+  for output in names:
+    if f'{name}_'.startswith(f'{output}_'):
+      return [_by_name(kind, parts, names)[output]
+              for kind, parts in (('labels', labels), ('outputs', outputs))]
+  raise UsageError(
+      f'The metric {name!r} of KerasModel, {metric.__name__}, is of one output, and the model has '
+      f"{', '.join(names)}: begin its name with that of its output, as metrics={{"
+      f"'{names[0]}_{name}': '{metric.__name__}'}}, or give a function of all labels and outputs.")
 
 
 def _check_stateless(layers, inputs):

@@ -239,8 +239,6 @@ def test_an_application_trains_and_validates_on_two_towers():
 
 
 def test_mistakes_are_told():
-  with pytest.raises(UsageError, match='compiled with a loss for each of its outputs'):
-    small.Run(model=KerasModel(lambda: make_compiled([doubled])), num_towers=2)
   with tf.Graph().as_default(), pytest.raises(UsageError, match='takes a function that makes the '
                                                                 'model'):
     KerasModel(keras.layers.Dense(3))
@@ -307,3 +305,119 @@ def test_a_keras_model_predicts_and_is_exported_as_it_trained(tmp_path):
   with open_export(str(tmp_path / 'served')) as (session, serving, _):
     answers = session.run(serving.outputs['output'], {serving.inputs['inputs']: examples.arrays[0]})
   np.testing.assert_allclose(answers, expected, atol=1e-6)
+
+
+WEIGHTS = {'kind': 1.0, 'size': 0.3}
+BY_NAME = {'kind': LOSS, 'size': 'mse'}
+COMPILED = {'list': dict(loss=[LOSS, 'mse'], loss_weights=[1.0, 0.3]),
+            'dict': dict(loss=BY_NAME, loss_weights=WEIGHTS),
+            'same for each': dict(loss='mse')}
+
+
+def make_two_outputs(compiled=None, size=small.NUM_CLASSES):
+  inputs = keras.layers.Input([small.NUM_FEATURES], name='features')
+  x = keras.layers.Dense(4, activation='tanh', name='hidden')(inputs)
+  model = keras.Model(inputs, [
+      keras.layers.Dense(size, activation=size > 1 and 'softmax' or None, name='kind')(x),
+      keras.layers.Dense(1, name='size')(x)])
+  if compiled:
+    model.compile(keras.optimizers.SGD(0.1), **compiled)
+  return model
+
+
+def two_outputs(model, num_towers=2):
+  features, labels = small.random_examples(13).arrays
+  sizes = np.float32(features.sum(1))  # A row each, for an output [n, 1].
+  return small.program(
+      model, train=towers.from_arrays((features, (labels, sizes))), num_towers=num_towers,
+      validation=None, optimizer=tf.train.GradientDescentOptimizer(0.1)), features, labels, sizes
+
+
+@pytest.mark.nightly(but='list')
+@pytest.mark.parametrize('kind', COMPILED)
+def test_several_outputs_train_as_in_keras(kind):
+  compiled = COMPILED[kind]
+  size = 1 if kind == 'same for each' else small.NUM_CLASSES
+  program, features, labels, sizes = two_outputs(
+      KerasModel(lambda: make_two_outputs(compiled, size)))
+  with program.session() as session:
+    names = [variable.op.name for variable in program.graph.get_collection('trainable_variables')]
+    before = session.run(names)
+    losses = [session.train() for _ in range(2)]
+    after = session.run(names)
+  with tf.Graph().as_default(), tf.Session():
+    alone = make_two_outputs(compiled, size)
+    alone.set_weights(before)
+    expected = [alone.train_on_batch(features[rows], [labels[rows], sizes[rows]])[0]
+                for rows in (slice(0, 8), slice(8, 13))]
+    assert losses == pytest.approx(expected, abs=1e-5)
+    for value, other in zip(after, alone.get_weights()):
+      np.testing.assert_allclose(value, other, atol=1e-5)
+
+
+def test_several_outputs_are_measured_predicted_and_exported_by_name(tmp_path, capfd):
+  model = KerasModel(make_two_outputs, loss=[LOSS, 'mse'],
+                     metrics={'kind_accuracy': 'sparse_categorical_accuracy'})
+  program, features, labels, sizes = two_outputs(model)
+  with program.session() as session:
+    measured = session.evaluate((features, (labels, sizes)))
+    session.save(str(tmp_path / 'saved'))
+    found = session.predict((features,), model.predict)
+  assert measured['size_loss'] == pytest.approx(np.mean((found['size'][:, 0] - sizes) ** 2), 1e-5)
+  assert measured['kind_accuracy'] == pytest.approx(np.mean(found['kind'].argmax(1) == labels))
+  capfd.readouterr()
+  towers.export(program, str(tmp_path / 'served'), predict=model.predict,
+                checkpoint_dir=str(tmp_path / 'saved'))
+  assert 'c_api' not in capfd.readouterr().err
+  with open_export(str(tmp_path / 'served')) as (session, serving, _):
+    answers = session.run(serving.outputs, {serving.inputs['inputs']: features})
+  for name in ('kind', 'size'):
+    np.testing.assert_allclose(answers[name], found[name], atol=1e-6)
+
+
+@pytest.mark.parametrize('settings, match', [
+    (dict(loss=['mse']), "the outputs kind, size, and its losses are .'mse'.: give them as a list"),
+    (dict(loss={'other': 'mse'}), 'its losses are .*or as a dict by these names'),
+    (dict(loss=LOSS, metrics={'a': 'sparse_categorical_accuracy'}),
+     "metric 'a' of KerasModel, .*has kind, size: .*metrics={'kind_a': 'sparse_categ")])
+def test_what_does_not_fit_several_outputs_is_named(settings, match):
+  with pytest.raises(UsageError, match=match):
+    two_outputs(KerasModel(make_two_outputs, **settings))
+
+
+def test_labels_that_do_not_fit_several_outputs_are_named():
+  with pytest.raises(UsageError, match='the outputs kind, size, and its labels are <tf.Tensor'):
+    small.program(KerasModel(make_two_outputs, loss=BY_NAME))
+
+
+def test_a_dict_of_inputs_is_predicted_as_one_part():
+  def make():
+    inputs = {'features': keras.layers.Input([small.NUM_FEATURES], name='features')}
+    return keras.Model(inputs, keras.layers.Dense(3, activation='softmax')(inputs['features']))
+
+  features, labels = small.random_examples(13).arrays
+  model = KerasModel(make, loss=LOSS)
+  program = small.program(model, train=towers.from_arrays(({'features': features}, labels)),
+                          validation=None)
+  with program.session() as session:
+    with pytest.raises(UsageError, match=r'takes inputs, .*as one part, \(\{…\},\)'):
+      session.predict({'features': features}, model.predict)
+    assert session.predict(({'features': features},), model.predict).shape == (13, 3)
+
+
+@pytest.mark.parametrize('loss', ['mse', None])
+def test_labels_of_an_output_of_one_number_have_its_shape(loss):
+  def make():
+    made = keras.Sequential([keras.layers.Dense(1, name='size')])
+    made.compile('sgd', loss='mse')
+    return made
+
+  features = small.random_examples(13).arrays[0]
+  sizes = np.float32(features.sum(1))
+  model = KerasModel(make, loss=loss, metrics={'distance': 'mae'})
+  program = small.program(model, train=towers.from_arrays((features, sizes)), validation=None)
+  with program.session() as session:
+    measured = session.evaluate((features, sizes))
+    away = session.predict((features,), model.predict)[:, 0] - sizes
+  assert measured['loss'] == pytest.approx(np.mean(away ** 2), 1e-5)
+  assert measured['distance'] == pytest.approx(np.mean(np.abs(away)), 1e-5)

@@ -101,7 +101,8 @@ def _choose_keys(predict, parameters, batch) -> Iterator[Tuple[str, Any]]:
     elif parameter.default is parameter.empty:
       raise UsageError(f'{name_function(predict)} takes {parameter.name}, and a batch is a dict '
                        f"with {', '.join(map(str, batch))}: call its parameters like the keys that "
-                       'it needs, or take all by **features.')
+                       'it needs, take all by **features, or give the dict as one part, '
+                       '({…},).')
 
 
 def classify(build_logits: Callable[[Tensor, bool], Tensor]) -> Predict:

@@ -62,9 +62,6 @@ def write_best(export_dir: str, *, checkpoint_dir: str, predict: Predict, exampl
 
 
 def _write(export_dir, session, serving, step):
-  for op in session.graph.get_operations():
-    if op.type == 'VarHandleOp' and 'debug_name' in op.node_def.attr:
-      op._clear_attr('debug_name')  # 2.x uses it in messages, and 1.14 cannot load it.
   signature = tf.saved_model.predict_signature_def(inputs=serving.inputs, outputs=serving.outputs)
   folder = os.path.join(export_dir, str(step))
   os.makedirs(export_dir, exist_ok=True)
@@ -75,6 +72,9 @@ def _write(export_dir, session, serving, step):
         session, [_TAG], signature_def_map={_KEY: signature}, strip_default_attrs=True,
         assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
         main_op=tf.tables_initializer(), clear_devices=True)
+    for node in builder._saved_model.meta_graphs[0].graph_def.node:
+      if 'debug_name' in node.attr:
+        del node.attr['debug_name']  # 2.x uses it in messages, and 1.14 cannot load it.
     builder.save()
     if os.path.isdir(folder):
       os.replace(folder, os.path.join(aside, 'before'))
