@@ -23,7 +23,7 @@ SHAPES = [dict(num_towers=1), dict(num_towers=3, input_mode='shard', staging_dep
           dict(num_towers=2, input_mode='shard')]
 
 
-def train_part(folder, batch_size, num_steps, **settings):
+def train_part(folder, batch_size, num_steps, buckets=None, **settings):
   """Trains some steps from the newest checkpoint on; returns what each took, and their plan."""
   taken = []
 
@@ -34,8 +34,8 @@ def train_part(folder, batch_size, num_steps, **settings):
       return tf.square(tf.get_variable('weight', []) - batch[0] / NUM)
 
   program = small.program(
-      model, train=towers.from_arrays((np.arange(NUM, dtype=np.float32),)), validation=None,
-      batch_size=batch_size, shuffle=True, average_weights=0.9,
+      model, validation=None, batch_size=batch_size, shuffle=True, average_weights=0.9,
+      train=towers.from_arrays((np.arange(NUM, dtype=np.float32),))._replace(buckets=buckets),
       optimizer=towers.Every(3, tf.train.AdamOptimizer(0.01)), **settings)
   with program.session() as session:
     if folder.exists():
@@ -48,29 +48,34 @@ def train_part(folder, batch_size, num_steps, **settings):
     return taken, session.plan, before, small.read_variables(program, session)
 
 
-# Chains of batch sizes from each place on, shapes from each on, and what becomes of the last batch.
-AXES = dict(first=[0, 1, 3], shape=range(len(SHAPES)), last_batch=LAST_BATCHES)
-POINTS = [(point['first'], point['shape'], point['last_batch'])
-          for point in cover(AXES, strength=2)]
+# Chains of batch sizes from each place on, shapes from each on, what becomes of the last batch, and
+# whether an epoch is sorted by length.
+AXES = dict(first=[0, 1, 3], shape=range(len(SHAPES)), last_batch=LAST_BATCHES,
+            kind=['plain', 'sorted'])
+POINTS = {(point['first'], point['shape'], point['last_batch'], point['kind'])
+          for point in cover(AXES, strength=2)}
 
 
-@pytest.mark.nightly(but=['0-1-keep', '0-0-drop'])
+@pytest.mark.nightly(but=['0-1-keep-plain', '0-0-drop-plain', '0-3-keep-sorted'])
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize('first, shape, last_batch', sorted(
-    {*POINTS, (0, 1, 'keep'), (0, 0, 'drop')}))
-def test_a_chain_of_batch_sizes_takes_each_example_once(first, shape, last_batch, tmp_path):
+@pytest.mark.parametrize('first, shape, last_batch, kind', sorted({
+    *POINTS, (0, 1, 'keep', 'plain'), (0, 0, 'drop', 'plain'), (0, 3, 'keep', 'sorted')} - {
+        point for point in POINTS if point[2:] == ('carry', 'sorted')}))
+def test_a_chain_of_batch_sizes_takes_each_example_once(first, shape, last_batch, kind, tmp_path):
+  buckets = Buckets(np.arange(NUM) * 7 % 11, 2) if kind == 'sorted' else None
   taken, kept = collections.defaultdict(list), None
   for index in range(4):
     batch_size, num_steps = CHAIN[(first + index) % len(CHAIN)]
     settings = dict(SHAPES[(shape + index) % len(SHAPES)], last_batch=last_batch)
     if batch_size % settings.get('accumulate', 1):
       settings.pop('accumulate')
-    of_part, plan, before, after = train_part(tmp_path / 'run', batch_size, num_steps, **settings)
+    of_part, plan, before, after = train_part(tmp_path / 'run', batch_size, num_steps, buckets,
+                                              **settings)
     assert all(np.array_equal(before[name], value) for name, value in (kept or {}).items())
     kept = after
     first_step = int(before['global_step'])
     for step, ids in enumerate(of_part, first_step):
-      expected = plan.indices_at(step, seed=0).tolist()
+      expected = plan.indices_at(step, seed=0, buckets=buckets).tolist()
       # Rows that fill a batch up do not count.
       assert (set(ids) == set(expected) if last_batch == 'pad' else sorted(ids) == sorted(expected))
       note(taken, plan, step, expected)
@@ -110,23 +115,6 @@ def test_a_run_keeps_its_history_and_ends_with_its_epochs(tmp_path, capsys):
   result, shown = train(20, epochs=5)
   assert result['global_step'] == 32 and result['examples_seen'] == 130 + 19 * 20
   assert 'batch_size was' not in shown
-
-
-def test_a_part_of_an_epoch_that_is_sorted_by_length_keeps_its_batch_size(tmp_path):
-  examples = small.random_examples(100)._replace(buckets=Buckets(np.arange(100) % 7, 2))
-  with build(10, train=examples).session() as session:
-    for _ in range(3):
-      session.train()
-    session.save(str(tmp_path / 'within'))
-    for _ in range(7):
-      session.train()
-    session.save(str(tmp_path / 'between'))
-  with build(20, train=examples).session() as session:
-    with pytest.raises(towers.UsageError, match='batch_size was 10 .*until step 10'):
-      session.restore(str(tmp_path / 'within'))
-    session.restore(str(tmp_path / 'between'))
-    session.train()
-    assert session.step == 11
 
 
 @pytest.mark.nightly

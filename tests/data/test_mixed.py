@@ -12,7 +12,7 @@ from tests.harness.in_process_cluster import InProcessCluster
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.mixed import _count
-from towers.input.plan import build_plan
+from towers.input.plan import ResumePoint, build_plan
 from towers.tensorflow_v1 import tf
 
 SIZES, SHARES = {'web': 40, 'books': 11, 'code': 5}, {'web': 5, 'books': 2, 'code': 1}
@@ -85,15 +85,24 @@ def model_into(taken):
 
 
 def train_part(folder, num_steps, *, batch_size=16, train=None, **settings):
-  taken = []
-  program = small.program(model_into(taken), train=train or mixture(), validation=None,
-                          batch_size=batch_size, shuffle=True, **settings)
+  """Trains on; returns the rows of each step, which are those that its plan says, in their order.
+  """
+  taken, train = [], train or mixture()
+  program = small.program(model_into(taken), train=train, validation=None, batch_size=batch_size,
+                          shuffle=True, **settings)
+  all_rows = np.concatenate([rows(name) for name in NAMES])
   with program.session() as session:
     if folder.exists():
       session.restore(str(folder))
     for _ in range(num_steps):
       taken.append([])
+      planned = session.plan.indices_at(session.step, seed=0, buckets=train.buckets)
       session.train()
+      planned = all_rows[planned % len(all_rows)].tolist()
+      # A tower without an example has a row that only fills its batch.
+      assert set(map(tuple, taken[-1])) == set(map(tuple, planned))
+      assert len(taken[-1]) - len(planned) < settings.get('num_towers', 1)
+      taken[-1] = planned
     session.save(str(folder))
     return [np.array(rows) for rows in taken], small.read_variables(program, session)
 
@@ -213,10 +222,73 @@ def test_an_example_that_comes_again_is_augmented_anew():
   assert len({tuple(row) for row in one[:, :2]}) == 56 and len({tuple(row) for row in one}) == 64
 
 
-def test_a_part_of_an_epoch_keeps_its_batch_size_and_its_shares(tmp_path, capsys):
+def check_what_is_left(parts, counts):
+  """Asserts that batches have the shares of what is left of an epoch, and epochs have `counts`.
+
+  `parts` are those of a run, each the batch size and, by step, the part of each example. What is
+  left is dealt anew where that changes, and behind what ends an epoch within a batch.
+  """
+  taken, num_epochs, size, is_anew = np.zeros_like(counts), 0, 0, True
+  for batch_size, steps in parts:
+    is_anew, size = is_anew or batch_size != size, batch_size
+    for step in steps:
+      end = counts.sum() - taken.sum()
+      for piece in filter(len, (step[:end], step[end:])):
+        if is_anew or not taken.any():
+          left, before = counts - taken, taken
+        taken = taken + np.bincount(piece, minlength=len(counts))
+        for found, num in ((np.bincount(piece, minlength=len(counts)), len(piece)),
+                           (taken - before, (taken - before).sum())):
+          assert (abs(found - num * left / left.sum()) < 1).all()
+        is_anew = len(piece) < batch_size
+        if taken.sum() == counts.sum():
+          assert (taken == counts).all()
+          taken, num_epochs = np.zeros_like(counts), num_epochs + 1
+  return num_epochs
+
+
+@pytest.mark.parametrize('seed', range(8))
+def test_what_is_left_is_dealt_by_its_shares_in_any_batch_size(seed):
+  random, num_epochs = np.random.RandomState(seed), 0
+  for _ in range(12):
+    counts = random.randint(1, 40, random.randint(2, 6))
+    mixed = towers.data.examples.Mixture(
+        tuple((counts // 2 + 1).tolist()), tuple(counts.tolist()), True)
+    ends, point, parts = np.cumsum(mixed.sizes), ResumePoint(), []
+    for _ in range(5):
+      plan = build_plan(num_examples=int(counts.sum()), batch_size=random.randint(1, 30),
+                        num_towers=1).resumed_at(point)
+      steps = range(point.step, point.step + random.randint(1, 12))
+      parts.append((plan.batch_size, [np.searchsorted(
+          ends, plan.indices_at(step, seed=seed, buckets=mixed) % ends[-1], 'right')
+                                      for step in steps]))
+      point = plan.point_at(steps[-1] + 1)
+    num_epochs += check_what_is_left(parts, counts)
+  assert num_epochs > 40
+
+
+# Batch sizes and steps: within an epoch twice, across its end, and back.
+CHAIN = [(16, 1), (6, 3), (10, 5), (24, 2), (8, 9), (16, 3)]
+
+
+@pytest.mark.nightly(but='0-0')
+@pytest.mark.parametrize('first', range(3))
+@pytest.mark.parametrize('shape', range(len(SHAPES)))
+def test_any_batch_size_goes_on_and_takes_what_is_planned(shape, first, tmp_path):
+  parts, taken = [], []
+  for index, (batch_size, num_steps) in enumerate(CHAIN[first:] + CHAIN[1:first + 1]):
+    settings = SHAPES[(shape + index) % len(SHAPES)]
+    if batch_size % settings.get('accumulate', 1) or batch_size < settings['num_towers']:
+      settings = dict(num_towers=1)
+    steps, _ = train_part(tmp_path / 'run', num_steps, batch_size=batch_size, **settings)
+    parts.append((batch_size, [rows[:, 0].astype(int) for rows in steps]))
+    taken += steps
+  assert check_what_is_left(parts, np.array(list(COUNTS.values()))) >= 3
+  check_passes(taken)
+
+
+def test_a_part_of_an_epoch_keeps_its_shares(tmp_path, capsys):
   train_part(tmp_path / 'run', 3)
-  with pytest.raises(UsageError, match='mixed, among batches.*batch_size=16 until step 4, where'):
-    train_part(tmp_path / 'run', 1, batch_size=8)
   train_part(tmp_path / 'run', 1, train=mixture(shares={'web': 40, 'books': 15, 'code': 9}))
   assert 'takes some examples twice and misses others' in capsys.readouterr().out
   train_part(tmp_path / 'run', 2, batch_size=8)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness import small
 from tests.input.test_shapes import KINDS, SEED
+from towers.data.examples import Buckets, Mixture
 from towers.input.pipeline import build_inputs
 from towers.input.plan import LAST_BATCHES, build_plan
 from towers.tensorflow_v1 import tf
@@ -49,17 +50,34 @@ def note(taken, plan, step, ids):
     taken[point.epoch + place // plan.num_examples].append(number)
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+def sort_by_length(num_examples):
+  return Buckets(np.arange(num_examples) * 7 % 11, 3)
+
+
+def mix(num_examples):
+  """Returns a mixture of 1 : 2 : … of an epoch of so many examples, with parts that come again."""
+  counts = (num_examples // 6, num_examples // 3, num_examples - num_examples // 6 -
+            num_examples // 3)
+  return Mixture(tuple(count // 2 + 1 for count in counts), counts, True)
+
+
+@pytest.mark.parametrize('group', [lambda num_examples: None, sort_by_length, mix],
+                         ids=['plain', 'sorted', 'mixed'])
+@pytest.mark.timeout(200)
+@hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(st.integers(8, 130), st.lists(parts, min_size=1, max_size=6),
                   st.lists(st.sampled_from(LAST_BATCHES), min_size=6, max_size=6), st.booleans())
-def test_any_chain_of_batch_sizes_takes_each_example_once_an_epoch(num_examples, chain,
+def test_any_chain_of_batch_sizes_takes_each_example_once_an_epoch(group, num_examples, chain,
                                                                    last_batches, shuffle):
-  taken, examples = collections.defaultdict(list), 0
+  taken, examples, buckets = collections.defaultdict(list), 0, group(num_examples)
+  order = dict(seed=SEED if shuffle else None, buckets=buckets)
+  if buckets is not None:
+    last_batches = ['keep' if name == 'carry' else name for name in last_batches]
   num_left_out = collections.Counter()
   for plan, steps in plans_of(chain, num_examples, last_batches):
     sizes = {plan.micro_batch_size, plan.examples_per_epoch % plan.micro_batch_size}
     for step in steps:
-      ids = plan.indices_at(step, seed=SEED if shuffle else None)
+      ids = plan.indices_at(step, **order)
       assert plan.examples_before(step) == examples and len(ids) == plan.size_at(step) > 0
       # The graph is built for these sizes.
       assert len(ids) <= plan.batch_size and len(ids) % plan.micro_batch_size in sizes | {0}
@@ -70,6 +88,9 @@ def test_any_chain_of_batch_sizes_takes_each_example_once_an_epoch(num_examples,
       for later in range(step, step + 2 * plan.steps_per_epoch + 2):
         assert again.point_at(later) == plan.point_at(later)
         assert again.position(later) == plan.position(later)
+        if buckets is not None and later < step + 3:
+          np.testing.assert_array_equal(again.indices_at(later, **order),
+                                        plan.indices_at(later, **order))
       assert again.steps_in(100) == plan.steps_in(100)
     if plan.last_batch == 'drop':
       for epoch in taken:  # Of the epochs that it has taken part in.

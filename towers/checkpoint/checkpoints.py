@@ -268,9 +268,10 @@ class Checkpoints:
     saved = None
     if reader.has_tensor(ORDER_TENSOR):
       saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
+      saved = saved._replace(window=saved.window // batch_size * plan.batch_size)
     plan = plan.resumed_at(point)
     text = explain_order(path, plan=plan, order=self._inputs.order, saved=saved)
-    texts += [text and f'WARNING: {text}', explain_batch_size(batch_size, plan, self._inputs.order)]
+    texts += [text and f'WARNING: {text}', explain_batch_size(batch_size, plan)]
     if plan.is_endless:
       texts.append(f'the stream begins anew: what the {seen:,} examples seen came from is not kept')
     for text in filter(None, texts):
@@ -283,7 +284,8 @@ class Checkpoints:
       constants = dict(self._constants)
       if self._inputs is not None and snapshot.point is not None:
         constants[POINT_TENSOR] = np.array(
-            [self._inputs.plan.batch_size, snapshot.point.epoch, snapshot.point.position])
+            [self._inputs.plan.batch_size, snapshot.point.epoch, snapshot.point.position,
+             *snapshot.point.cuts])
       self._writer = self._writer or Writer(self._variables, constants)
       with folder_aside(self.folder) as aside:
         self._writer.write(os.path.join(aside, PREFIX),

@@ -94,7 +94,7 @@ class Data(NamedTuple):
     was = plan._replace(last_batch='keep') if plan.carries else plan
     planned = by_steps = was.examples_before(step)
     if was_carried:
-      _, examples, epoch, position = plan.point_of(step, examples_seen)
+      _, examples, epoch, position, _ = plan.point_of(step, examples_seen)
       planned = examples if plan.carries else epoch * plan.examples_per_epoch + position
     least = (1 - _MOST_SKIPPED) * planned if self.may_skip else planned
     if least <= examples_seen <= planned:

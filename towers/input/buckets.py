@@ -9,7 +9,7 @@ those at a random place of the sorted window, since at its end they would always
 """
 
 import functools
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import numpy as np
 
@@ -17,26 +17,25 @@ from towers.base.splitmix import GOLDEN, as_int64, mix
 from towers.data.examples import Buckets
 from towers.input.permutation import permute
 
-_KEPT = 2  # Windows, of which blocks of positions take one after another.
+_KEPT = 4  # Windows, of which blocks of positions take one after another.
 
 
-def order_by_length(buckets: Buckets, *, num_examples: int, examples_per_epoch: int,
-                    batch_size: int, seed: Optional[int]) -> Callable[[Any, int], np.ndarray]:
-  """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
+def order_by_length(buckets: Buckets, *, num_examples: int, seed: Optional[int]
+                    ) -> Callable[..., np.ndarray]:
+  """Returns a function from positions, an epoch and its `Plan.cuts_of` to the examples there.
+
+  A cut comes in windows of its own, out of the order that its examples had before.
 
   Args:
     buckets, num_examples: of the split.
-    examples_per_epoch: positions from there on are not taken.
-    batch_size: the global batch.
     seed: of the shuffling; None without any.
   """
-  window_size = buckets.window * batch_size
-
   @functools.lru_cache(maxsize=_KEPT)
-  def order(window, epoch):
-    indices = np.arange(window * window_size, min((window + 1) * window_size, examples_per_epoch))
-    if seed is not None:
-      indices = permute(indices, size=num_examples, seed=seed, epoch=epoch)
+  def order(window, epoch, cuts):
+    begin, end, batch_size = cuts[-1]
+    size = buckets.window * batch_size
+    begin += window * size
+    indices = take(np.arange(begin, min(begin + size, end)), epoch, cuts[:-1])
     indices = indices[np.argsort(buckets.lengths[indices], kind='stable')]
 
     num_batches = -(-len(indices) // batch_size)
@@ -49,12 +48,18 @@ def order_by_length(buckets: Buckets, *, num_examples: int, examples_per_epoch: 
     parts = np.split(indices, np.cumsum(sizes)[:-1])
     return np.concatenate([parts[batch] for batch in batches])
 
-  def take(positions, epoch):
-    windows = positions // window_size
+  def take(positions, epoch, cuts):
+    if not cuts:
+      return positions if seed is None else permute(
+          positions, size=num_examples, seed=seed, epoch=epoch)
+    begin, end, batch_size = cuts[-1]
+    windows, places = np.divmod(positions - begin, buckets.window * batch_size)
+    windows = np.where(positions < end, windows, -1)
     indices = np.empty_like(positions)
     for window in np.unique(windows).tolist():
       is_there = windows == window
-      indices[is_there] = order(window, int(epoch))[positions[is_there] - window * window_size]
+      indices[is_there] = (take(positions[is_there], epoch, cuts[:-1]) if window < 0 else
+                           order(window, epoch, cuts)[places[is_there]])
     return indices
 
   return take

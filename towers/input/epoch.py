@@ -32,7 +32,7 @@ class Fed(NamedTuple):
 
   Attributes:
     arrays: those of the split, tensors.
-    start: what to take first, a `Span` as an int64 tensor `[4]`.
+    start: what to take first, a `Span`, and the `ResumePoint.cuts` before it, an int64 tensor.
   """
   arrays: List[Any]
   start: Any
@@ -50,7 +50,7 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
   def build_elements(packed):
     span = Span(*tf.unstack(packed))
     if examples.elements is None:
-      elements = _order_indices(examples.buckets, plan, shard, span, packed, seed=seed)
+      elements = _order_indices(examples, plan, shard, span, [packed, fed.start], seed=seed)
     else:
       elements = examples.elements(*fed.arrays)
       if not (examples.read or examples.parse_example):
@@ -67,8 +67,7 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
     return tf.data.Dataset.zip((elements, tf.data.Dataset.from_tensors(span.epoch).repeat()))
 
   def find_spans(later, start):
-    spans = np.array(plan.spans(int(later), Span(*start.tolist())), np.int64)
-    spans = spans.reshape(-1, len(start))
+    spans = np.array(plan.spans(int(later), Span(*start[:4].tolist())), np.int64).reshape(-1, 4)
     return spans, -(-(spans[:, 2] - spans[:, 1]).sum() // plan.micro_batch_size)
 
   def build_epoch(later):
@@ -92,25 +91,25 @@ def _encode_examples(elements, examples):
   return elements if examples.parse_batch else encode_dataset(elements, examples.name)
 
 
-def _order_indices(buckets, plan, shard, span, packed, *, seed):
+def _order_indices(examples, plan, shard, span, packed, *, seed):
   """Returns the indices that a shard takes in a span of an epoch, as a data set.
 
   A thread of the input runs Python for their order. Ops would permute as fast, but take eight
   iterators two seconds to build and as long to start.
   """
-  if seed is None and buckets is None:
+  if seed is None and examples.buckets is None:
     return _take_places(tf.data.Dataset.range(span.position, span.end), shard, span.place)
-  order, size = plan.order(seed=seed, buckets=buckets), _BLOCK * shard.num_shards
+  order, size = plan.order(seed=seed, buckets=examples.buckets), _BLOCK * shard.num_shards
 
-  def take(begin, packed):
+  def take(begin, packed, start):
     epoch, position, end, place = packed.tolist()
     positions = np.arange(begin, min(begin + size, end))
     if shard.num_shards > 1:
       positions = positions[shard.number_of(positions - position + place) == shard.position]
-    return order(positions, epoch)
+    return order(positions, epoch, start)
 
   def order_block(begin):
-    indices = tf.numpy_function(take, [begin, packed], tf.int64)
+    indices = tf.numpy_function(take, [begin, *packed], tf.int64)
     indices.set_shape([None])
     return indices
 

@@ -14,7 +14,7 @@ periodic tasks", runs each for as long as it should, up to less than one moment 
 """
 
 import functools
-from typing import Any, Callable, Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import numpy as np
 
@@ -23,39 +23,44 @@ from towers.data.examples import Mixture
 from towers.input.permutation import permute
 
 
-def order_by_parts(mixture: Mixture, *, batch_size: int, seed: Optional[int]
-                   ) -> Callable[[Any, int], np.ndarray]:
-  """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
+def order_by_parts(mixture: Mixture, *, seed: Optional[int]) -> Callable[..., np.ndarray]:
+  """Returns a function from positions, an epoch and its `Plan.cuts_of` to the examples there.
+
+  A cut is dealt in the shares of what is left of the epoch.
 
   Args:
     mixture: of the split.
-    batch_size: the global batch.
     seed: of the shuffling; None for the parts' own order, in which only batches are mixed.
   """
   counts, sizes = np.array(mixture.counts), np.array(mixture.sizes)
   offsets = np.cumsum(sizes) - sizes
-  size = batch_size if mixture.per_batch else mixture.num_examples
 
   def own_seeds(numbers):
     return mix(as_int64(seed or 0) + (1 + numbers) * np.array(GOLDEN), np)
 
-  def find_parts(positions, epoch):
+  def find_parts(positions, epoch, cuts):
     """Returns the part at each position, and how many of it come before in the epoch."""
     parts, numbers = np.empty_like(positions), np.empty_like(positions)
-    batches = positions // size
-    for batch in np.unique(batches).tolist():
-      before, after = [_count_before(mixture.counts, size, number) for number in (batch, batch + 1)]
-      ends = np.cumsum(after - before)
-      is_there = batches == batch
-      places = permute(positions[is_there] - batch * size, size=int(ends[-1]), epoch=epoch,
-                       seed=own_seeds(np.array([batch])))
-      part = parts[is_there] = np.searchsorted(ends, places, side='right')
-      numbers[is_there] = places + (after - ends)[part]
+    taken, ends_of_cuts = np.zeros_like(counts), [begin for begin, *_ in cuts[1:]]
+    for (begin, _, size), end in zip(cuts, [*ends_of_cuts, mixture.num_examples]):
+      left = tuple((counts - taken).tolist())
+      batches = np.where(positions < end, (positions - begin) // size, -1)
+      for batch in np.unique(batches[batches >= 0]).tolist():
+        before, after = [taken + _count_before(left, size, number) for number in (batch, batch + 1)]
+        ends = np.cumsum(after - before)
+        is_there = batches == batch
+        places = permute(positions[is_there] - begin - batch * size, size=int(ends[-1]),
+                         epoch=epoch, seed=own_seeds(np.array([begin + batch])))
+        part = parts[is_there] = np.searchsorted(ends, places, side='right')
+        numbers[is_there] = places + (after - ends)[part]
+      taken = taken + _count_before(left, size, (end - begin) // size)
     return parts, numbers
 
-  def take(positions, epoch):
-    parts, numbers = find_parts(positions, int(epoch))
-    done = int(epoch) * counts[parts]
+  def take(positions, epoch, cuts):
+    if not mixture.per_batch:
+      cuts = [(0, mixture.num_examples, mixture.num_examples)]
+    parts, numbers = find_parts(positions, epoch, cuts)
+    done = epoch * counts[parts]
     passes, places = np.divmod(done + numbers, sizes[parts])
     if seed is not None:
       places = permute(places, size=sizes[parts], seed=own_seeds(parts), epoch=passes)

@@ -28,7 +28,7 @@ from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session
 ORDER_TENSOR = 'towers/order'
 # The same; it is there where the rest of an epoch is carried.
 CARRY_TENSOR = 'towers/carry'
-# The same: the batch size, and epoch and position of the next example, int64 `[3]`.
+# The same: the batch size, and epoch, position and cuts of the `ResumePoint`, int64 `[3 + …]`.
 POINT_TENSOR = 'towers/point'
 # Raise it with every change of `permutation`.
 _VERSION = 1
@@ -93,26 +93,18 @@ def read_point(reader: Any, plan: Plan, step: int, examples: int) -> Tuple[Resum
   """
   if not reader.has_tensor(POINT_TENSOR):
     return plan.point_of(step, examples), plan.batch_size
-  batch_size, epoch, position = map(int, reader.get_tensor(POINT_TENSOR))
-  return ResumePoint(step, examples, epoch, position), batch_size
+  batch_size, epoch, position, *cuts = reader.get_tensor(POINT_TENSOR).tolist()
+  if position and not cuts:  # As before cuts were recorded.
+    was = plan._replace(batch_size=batch_size, accumulate=1)
+    cuts = [0, was.examples_per_epoch, batch_size]
+  return ResumePoint(step, examples, epoch, position, cuts), batch_size
 
 
-def explain_batch_size(was: int, plan: Plan, order: Order) -> str:
-  """Returns what it means that a plan resumes after steps `was` examples large; '' for no other.
-
-  Raises:
-    UsageError: in the middle of an epoch that is sorted by length, or mixed, among batches of that
-      size.
-  """
+def explain_batch_size(was: int, plan: Plan) -> str:
+  """Returns what it means that a plan resumes after steps `was` examples large; '' for no other."""
   if was == plan.batch_size:
     return ''
-  step, examples, epoch, position = plan.since
-  if order.window and position:
-    left = plan._replace(batch_size=was, accumulate=1).end - position
-    raise UsageError(f'batch_size was {was} and is now {plan.batch_size}, and the examples of an '
-                     'epoch are sorted by length, or mixed, among batches of that size, so that '
-                     'the rest of this one would miss some: resume with '
-                     f'batch_size={was} until step {step - -left // was}, where the epoch ends.')
+  step, examples, epoch, *_ = plan.since
   return (f'batch_size was {was} up to step {step} and is now {plan.batch_size}: epoch {epoch + 1} '
           f'goes on behind the {examples:,} examples seen, each once. What is given in steps, as a '
           f'schedule of global_step, gets {plan.batch_size / was:g} times the examples in each; '

@@ -24,7 +24,7 @@ from towers.input.epoch import Fed, build_epochs
 from towers.input.fill import fill_empty
 from towers.input.order import Order
 from towers.input.parse import is_gathered, parse_batches
-from towers.input.plan import Plan, Shard, Span
+from towers.input.plan import Plan, Shard
 from towers.input.row_offsets import build_sharding
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import tf
@@ -84,7 +84,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   shuffle &= not plan.is_endless
   with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
     fed = Fed([tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays],
-              tf.placeholder(tf.int64, [len(Span._fields)], 'start'))
+              tf.placeholder(tf.int64, [None], 'start'))
     shards = _choose_shards(plan, mode)
     shardings = [build_sharding(plan, shard, is_shared=mode != 'shard') for shard in shards]
     if mode != 'shard':
@@ -120,7 +120,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   def feed_dict(step, resumed=None):
     by = resumed or plan
     begun = by.resumed_at(by.point_at(step))
-    return {**dict(zip(fed.arrays, examples.arrays)), fed.start: begun.start}
+    return {**dict(zip(fed.arrays, examples.arrays)), fed.start: [*begun.start, *begun.since.cuts]}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,

@@ -28,7 +28,7 @@ is cut into several *micro-batches*, each over all towers and in a session.run o
 """
 
 import math
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -51,11 +51,14 @@ class ResumePoint(NamedTuple):
     examples: how many examples they have seen.
     epoch, position: of the next example, in the order of the epoch, from 0. Behind its last
       position are the first ones of the next epoch.
+    cuts: of the epoch before that position, see `Plan.cuts_of`, one behind another; none if its
+      batches have all had the size that they have now.
   """
   step: int = 0
   examples: int = 0
   epoch: int = 0
   position: int = 0
+  cuts: Sequence[int] = ()
 
 
 class Span(NamedTuple):
@@ -172,6 +175,22 @@ class Plan(NamedTuple):
     return self.since.position + (
         left // self.batch_size * self.batch_size if self.last_batch == 'drop' else left)
 
+  def cuts_of(self, epoch: int) -> Tuple[Tuple[int, int, int], ...]:
+    """Returns begin and end, in positions, and batch size of what is grouped by itself of an epoch.
+
+    These are the rest that comes in batches of another size, and what the last batches of the
+    epoch before take; each goes on behind the one before it.
+    """
+    size, since, end = self.batch_size, self.since, min(self.end, self.num_examples)
+    if epoch == since.epoch:
+      cuts = [*zip(since.cuts[::3], since.cuts[1::3], since.cuts[2::3])] or [(0, end, size)]
+      return (*cuts,) if cuts[-1][1:] == (end, size) else (*cuts, (since.position, end, size))
+    begin = since.position if epoch == since.epoch + 1 else self.shift
+    first = min((begin - self.num_examples) % size, self.shift)
+    later = [(0, first, first), (first, self.shift, self.shift - first),
+             (self.shift, self.examples_per_epoch, size)]
+    return tuple(cut for cut in later if cut[2])
+
   @property
   def start(self) -> Span:
     """What is taken first, for `spans`."""
@@ -180,7 +199,7 @@ class Plan(NamedTuple):
   @property
   def offset(self) -> int:
     """What step 0 would have taken already, maybe negative, had all steps been of `batch_size`."""
-    step, _, epoch, position = self.since
+    step, _, epoch, position, _ = self.since
     if self.carries:
       return epoch * self.num_examples + position - step * self.batch_size
     left = -(-(self.end - position) // self.batch_size)
@@ -202,15 +221,16 @@ class Plan(NamedTuple):
       position = self.shift + index * self.batch_size
       if epoch == self.since.epoch:
         position = self.since.position + (step - self.since.step) * self.batch_size
-    return ResumePoint(step, self.examples_before(step), epoch, position)
+    cuts = [cut for cut in self.cuts_of(epoch) if cut[0] < position]
+    return ResumePoint(step, self.examples_before(step), epoch, position, sum(cuts, ()))
 
   def resumed_at(self, point: ResumePoint) -> 'Plan':
     """Returns the plan of a run that resumes where one of any batch size has stood."""
     plan = self._replace(since=point)
     while plan.since.position >= self.num_examples + plan.shift:
-      point = plan.since._replace(epoch=plan.since.epoch + 1,
-                                  position=plan.since.position - self.num_examples)
-      plan = self._replace(since=point)
+      position = plan.since.position - self.num_examples
+      plan = self._replace(since=plan.since._replace(
+          epoch=plan.since.epoch + 1, position=position, cuts=(0, position, position)))
     return plan
 
   def point_of(self, step: int, examples: int) -> ResumePoint:
@@ -275,18 +295,26 @@ class Plan(NamedTuple):
     return max(1, round(epochs * self.steps_per_epoch) - self.offset // self.batch_size)
 
   def order(self, *, seed: Optional[int] = None, buckets: Union[Buckets, Mixture, None] = None
-           ) -> Callable[[Any, int], np.ndarray]:
+            ) -> Callable[..., np.ndarray]:
     """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
 
+    It also takes the `start` and the cuts of a run that has resumed, one behind another, int64.
     `seed` is that of the shuffling, None for the order of the examples.
     """
-    if isinstance(buckets, Mixture):
-      return order_by_parts(buckets, batch_size=self.batch_size, seed=seed)
-    if buckets is not None:
-      return order_by_length(buckets, num_examples=self.num_examples, seed=seed,
-                             examples_per_epoch=self.examples_per_epoch, batch_size=self.batch_size)
-    return lambda positions, epoch: positions if seed is None else permute(
-        positions, size=self.num_examples, seed=seed, epoch=epoch)
+    if buckets is None:
+      return lambda positions, epoch, started=None: positions if seed is None else permute(
+          positions, size=self.num_examples, seed=seed, epoch=epoch)
+    take = order_by_parts(buckets, seed=seed) if isinstance(buckets, Mixture) else order_by_length(
+        buckets, num_examples=self.num_examples, seed=seed)
+
+    def order(positions, epoch, started=None):
+      plan = self
+      if started is not None:
+        first, position, _, _, *cuts = started.tolist()
+        plan = self._replace(since=ResumePoint(0, 0, first, position, cuts))
+      return take(positions, int(epoch), plan.cuts_of(int(epoch)))
+
+    return order
 
   def indices_at(self, step: int, *, seed: Optional[int] = None,
                  buckets: Union[Buckets, Mixture, None] = None) -> np.ndarray:
