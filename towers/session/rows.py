@@ -13,7 +13,7 @@ from towers.input.feed import Feed
 from towers.input.parse import is_gathered
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
-from towers.settings.arguments import check_examples
+from towers.settings.arguments import check_examples, describe
 from towers.tensorflow_v1 import is_dataset, tf
 
 
@@ -50,8 +50,11 @@ def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
   try:
     tf.nest.assert_same_structure(taken, batch)
     arrays = list(map(np.asarray, tf.nest.flatten(batch)))
-  except (TypeError, ValueError) as error:
-    raise UsageError(f'session.train takes arrays in the structure {wanted}: {error}') from None
+  except (TypeError, ValueError, NotImplementedError):
+    given, array = tf.nest.map_structure(describe, batch), '<array>'
+    line = str(tf.nest.map_structure(lambda part: array, taken)).replace(repr(array), 'array')
+    raise UsageError(f'session.train got {given!s:.200}, and takes arrays in the structure {wanted}'
+                     f': write session.train({line}).') from None
   sizes = {len(array) if array.ndim else 0 for array in arrays}
   for index, (array, part) in enumerate(zip(arrays, tf.nest.flatten(taken))):
     dtype = part.dtype.as_numpy_dtype

@@ -13,7 +13,6 @@ from towers.graph.walk import walk_called
 from towers.tensorflow_v1 import tf
 from towers.tower.cloning.names import get_op_name, reach_back
 
-_FIX = 'Build with tower_build=reuse.'
 # Their state lasts no longer than a step, in which a clone fills its own.
 _WITHIN_A_STEP = {'TensorArray', 'TensorArrayV2', 'TensorArrayV3', 'Stack', 'StackV2'}
 _CALLS_PYTHON = {'PyFunc', 'EagerPyFunc'}
@@ -31,8 +30,7 @@ def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any]
     if any(source in batch or source in inside for source in map(get_op_name, nodes[name].input)):
       raise UsageError(f'The model makes the op {name} outside of the name scope that it is called '
                        'in, from its batch: clones of the tower would share it. Leave out '
-                       'tf.name_scope(None) or a name scope that ends with a slash, or build with '
-                       'tower_build=reuse.')
+                       'tf.name_scope(None) or a name scope that ends with a slash.')
 
 
 def check_state(inside: Iterable[str], nodes: Dict[str, Any]) -> None:
@@ -45,12 +43,12 @@ def check_state(inside: Iterable[str], nodes: Dict[str, Any]) -> None:
       holds_state[kind] = _makes_handle(graph.get_operation_by_name(name).op_def)
     if holds_state[kind]:
       raise UsageError(f'The op {name} ({kind}) of the model holds what other ops have set, as a '
-                       f'lookup table does, and clones of the tower leave these ops out. {_FIX}')
+                       f'lookup table does, and clones of the tower leave these ops out.')
     called = itertools.chain([kind], (inner.op for _, inner in walk_called(graph, nodes[name])))
     for found in filter(_CALLS_PYTHON.__contains__, called):
       raise UsageError(f'The op {name} ({found}) of the model calls a Python function, which '
-                       f'clones of the tower would share, with all that it remembers. {_FIX} Or, '
-                       'if it remembers nothing: tf.py_func(…, stateful=False).')
+                       'clones of the tower would share, with all that it remembers. If that is '
+                       'nothing, write tf.py_func(…, stateful=False).')
 
 
 def _makes_handle(op_def):

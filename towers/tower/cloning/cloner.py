@@ -68,12 +68,12 @@ class Cloner:
       return make(*args, **settings)
     except Exception as error:
       reason = str(error) if isinstance(error, UsageError) else (
-          f'TensorFlow cannot copy the tower: {type(error).__name__}: {error}. Build with '
-          'tower_build=reuse.')
+          f'TensorFlow cannot copy the tower: {type(error).__name__}: {error}.')
       if self._build == 'clone':
-        raise UsageError(f'tower_build=clone: {reason}') from error
+        raise UsageError(f'tower_build=clone: {reason} Build with tower_build=reuse.') from error
       logging.getLogger('towers').warning(
-          'tower_build=auto calls the model for every tower instead of cloning the first. %s',
+          'tower_build=auto calls the model for every tower, as tower_build=reuse does, since the '
+          'first cannot be cloned: %s',
           ' '.join(reason.split()))
       self._build, self._patterns = 'reuse', {}
       return None

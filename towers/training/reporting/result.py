@@ -28,7 +28,7 @@ def build_result(session: Any, progress: Any, end: Any, *, trained: Dict[str, fl
       train_loss=end.train_loss,
       **{f'train_{name}': mean for name, mean in trained.items() if name != 'loss'},
       **{f'validation_{name}': value.tolist() if isinstance(value, np.ndarray) else value
-         for name, value in {'loss': None, 'accuracy': None, **end.validation}.items()},
+         for name, value in {'loss': None, **end.validation}.items()},
       validation_examples=end.validation_examples, stopped=end.stopped,
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
       first_losses=session.training_metrics.first_losses,
