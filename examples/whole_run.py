@@ -43,6 +43,6 @@ program = towers.Program(
     validation=towers.from_arrays(images[3500:], name='validation'),
     optimizer=tf.train.AdamOptimizer(0.002), batch_size=100, num_towers=2)
 result = towers.train(
-    program, epochs=4, checkpoint_dir=os.path.join(folder, 'checkpoints'), quiet=True,
+    program, epochs=4, checkpoint_dir=os.path.join(folder, 'checkpoints'),
     report=os.path.join(folder, 'run.html'), callbacks=[Table(os.path.join(folder, 'losses.csv'))])
 print(f"validation loss {result['validation_loss']:.4f}")

@@ -94,7 +94,7 @@ def test_a_run_keeps_its_history_and_ends_with_its_epochs(tmp_path, capsys):
   folder, recorder = str(tmp_path), small.Recorder()
 
   def train(batch_size, **settings):
-    result = towers.train(build(batch_size), checkpoint_dir=folder, quiet=True, best_metric='loss',
+    result = towers.train(build(batch_size), checkpoint_dir=folder, best_metric='loss',
                           callbacks=[recorder], **settings)
     return result, capsys.readouterr().out
 

@@ -81,7 +81,7 @@ def test_an_example_is_as_many_steps_old_as_batches_are_staged(depth, num_towers
 
 def test_a_resumed_run_begins_it_anew_and_says_so(tmp_path, capsys):
   def train(steps):
-    return towers.train(build(), steps=steps, checkpoint_dir=str(tmp_path), quiet=True,
+    return towers.train(build(), steps=steps, checkpoint_dir=str(tmp_path),
                         validate_every='2steps')
 
   assert train(3)['global_step'] == 3

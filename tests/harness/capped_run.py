@@ -16,7 +16,7 @@ from towers.placement.cluster import read_cluster
 NUM_EXAMPLES, NUM_FEATURES = 10000, 64
 HERE = 'tests.harness.capped_run'
 FLAGS = [f'--data={HERE}:load', f'--model={HERE}:model', '--device=cpu', '--batch_size=4096',
-         '--optimizer=adam', '--validate_every=1000epochs', '--accumulate=auto', '--quiet']
+         '--optimizer=adam', '--validate_every=1000epochs', '--accumulate=auto']
 
 
 def load():

@@ -154,8 +154,7 @@ class Recorder(towers.Callback):
 
 
 # Of `towers.train`: no two things happen after the same step but at the end.
-CURVES = dict(steps=12, validate_every='5steps', checkpoint_every='4steps', summary_every='3steps',
-              quiet=True)
+CURVES = dict(steps=12, validate_every='5steps', checkpoint_every='4steps', summary_every='3steps')
 
 
 class Killed(BaseException):

@@ -305,7 +305,7 @@ def test_the_direction_of_the_best_is_the_same_wherever_it_is_said(tmp_path, cap
 
   program = small.program(distant, optimizer=tf.train.GradientDescentOptimizer(0.5))
   folder, recorder = str(tmp_path), small.Recorder()
-  towers.train(program, steps=8, validate_every='1steps', checkpoint_every='100steps', quiet=True,
+  towers.train(program, steps=8, validate_every='1steps', checkpoint_every='100steps',
                checkpoint_dir=folder, best_metric='max:distance', keep_checkpoints=3,
                callbacks=[recorder])
   assert 'best validation: the largest distance\n' in capsys.readouterr().out

@@ -66,10 +66,10 @@ def test_a_run_beside_an_open_session_says_whose_weights_it_trains(capsys):
     for _ in range(2):
       session.train()
     before = session.run(KERNEL)
-    result = towers.train(program, steps=1, quiet=True)
+    result = towers.train(program, steps=1)
     assert result['global_step'] == 1 and session.step == 2
     np.testing.assert_array_equal(session.run(KERNEL), before)
   assert 'trains weights of its own: those of the open session stay, at step 2' in (
       capsys.readouterr().err)
-  towers.train(program, steps=1, quiet=True)
+  towers.train(program, steps=1)
   assert 'of its own' not in capsys.readouterr().err

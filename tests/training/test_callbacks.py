@@ -311,7 +311,7 @@ def test_a_writer_without_a_folder_writes_nothing():
 
 def test_a_run_ends_in_time_and_exits_with_0(tmp_path, capsys):
   flags = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',
-           '--validate_every=20steps', '--quiet', f'--checkpoint_dir={tmp_path}']
+           '--validate_every=20steps', f'--checkpoint_dir={tmp_path}']
   with tf.Graph().as_default():
     assert main(flags + ['--steps=1000000', '--max_seconds=0.3']) == 0
   step = list_steps(str(tmp_path))[0]

@@ -39,7 +39,7 @@ def build(model=small.model, accumulate='auto', **settings):
 def train(program, folder, **settings):
   """Returns what a run leaves: losses, validations, the result and the last checkpoint's values."""
   recorder = small.Recorder()
-  settings = dict(dict(steps=NUM_STEPS, checkpoint_every='3steps', quiet=True), **settings)
+  settings = dict(dict(steps=NUM_STEPS, checkpoint_every='3steps'), **settings)
   result = towers.train(program, checkpoint_dir=str(folder), callbacks=[recorder], **settings)
   assert recorder.calls.count('close') == 1
   return recorder, result, small.read_checkpoint(folder)

@@ -352,16 +352,16 @@ def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():
   with contextlib.suppress(UsageError):
     bad_records.report('a/file', 12, 'torn', record=3)
   failure = pytest.raises(UsageError, match='a/file: record 3 at byte 12: torn')
-  with failure, watch_records(bad_records, recorder):
+  with failure, watch_records([BadRecords('skip'), bad_records], recorder):
     raise tf.errors.UnknownError(None, None, 'in a thread')
-  for nothing_bad in (None, BadRecords('fail')):
+  for nothing_bad in ([], [BadRecords('fail')]):
     with pytest.raises(tf.errors.UnknownError), watch_records(nothing_bad, recorder):
       raise tf.errors.UnknownError(None, None, 'something else')
   assert recorder.lines == []
-  bad_records = BadRecords('skip', io.StringIO())
-  with watch_records(bad_records, recorder):
+  bad_records = BadRecords('skip', io.StringIO(), 'train')
+  with watch_records([bad_records], recorder):
     bad_records.report('a/file', 12, 'torn', record=3)
-  assert recorder.lines == ['skipped 1 damaged record in 1 file: a/file (1)']
+  assert recorder.lines == ['WARNING: train: skipped 1 damaged record in 1 file: a/file (1)']
 
 
 def watch_a_step(**settings):

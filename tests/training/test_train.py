@@ -5,12 +5,18 @@ import re
 import signal
 import sys
 
+import numpy as np
 import pytest
 
 import towers
 from tests import ROOT
+from tests.data.pictures import damage
+from tests.data.test_records import write_texts
 from tests.harness import small
 from tests.harness.processes import clean_environment, run_python
+from towers.cli.command_line import main as command_line
+from towers.data.formats.tfrecord import load_index
+from towers.tensorflow_v1 import tf
 
 # A program of fifteen lines, as a user writes it: its own model, and two arrays of its own.
 SCRIPT = """
@@ -61,6 +67,45 @@ def test_it_takes_the_steps_of_a_session(tmp_path, capsys):
   assert json.loads((tmp_path / 'result.json').read_text()) == result
   printed = capsys.readouterr().out
   assert 'model: model, 39 weights' in printed and 'done: 14 steps' in printed
+
+
+@pytest.mark.parametrize('door', ['train', 'main'])
+def test_quiet_writes_warnings_alone_and_names_what_was_skipped(door, tmp_path, capsys):
+  paths = {name: tmp_path / name for name in ('train', 'validation')}
+  for number, path in enumerate(paths.values()):
+    write_texts(path, [np.float32([row, 1]).tobytes() for row in range(20)])
+    damage(path, int(load_index(path).offsets[number + 2]) + 13)
+
+  def load():
+    return tuple(towers.from_tfrecords(path, lambda record: tf.reshape(
+        tf.decode_raw(record, tf.float32), [2]), name=name, on_bad_record='skip')
+                 for name, path in paths.items())
+
+  def model(batch, is_training):
+    del is_training
+    loss = tf.reduce_mean(tf.square(batch * tf.get_variable('weight', [2])), 1)
+    return loss / tf.cast(tf.not_equal(batch[:, 0], 17), tf.float32)  # A step is not finite.
+
+  lines = {}
+  for is_quiet in (False, True):
+    settings = dict(steps=8, checkpoint_dir=str(tmp_path / f'run_{is_quiet}'), on_nan='skip')
+    with tf.Graph().as_default():
+      if door == 'train':
+        train, validation = load()
+        program = small.program(model, train=train, validation=validation, batch_size=5)
+        capsys.readouterr()
+        towers.train(program, quiet=is_quiet, **settings)
+      else:
+        flags = [f'--{name}={value}' for name, value in settings.items()] + ['--quiet'] * is_quiet
+        assert command_line(['main.py', '--batch_size=5', '--device=cpu', '--num_gpus=2',
+                             '--noshuffle', '--last_batch=keep', *flags], model, load) == 0
+    lines[is_quiet] = sum(map(str.splitlines, capsys.readouterr()), [])
+  assert lines[True] == [line for line in lines[False] if line.startswith('WARNING')]
+  assert len(lines[False]) > len(lines[True]) == 4
+  for name, number in (('train', 2), ('validation', 3)):
+    assert any(line.startswith(f'skipped: {name}: {paths[name]}: record {number} at')
+               for line in lines[False])
+    assert f'WARNING: {name}: skipped 1 damaged record in 1 file: {paths[name]} (1)' in lines[True]
 
 
 @pytest.mark.nightly(but=1)

@@ -186,7 +186,7 @@ def test_a_program_validates_exports_and_starts_again_from_them(tmp_path, capsys
 
   with tf.Graph().as_default():
     made = program(average_weights=0.9, frozen=['logits/biases'])
-    result = towers.train(made, steps=5, checkpoint_dir=str(tmp_path / 'run'), quiet=True)
+    result = towers.train(made, steps=5, checkpoint_dir=str(tmp_path / 'run'))
     assert sorted(made.averages.variables) == ['hidden/biases', 'hidden/weights', 'logits/weights']
     assert 'averages of the weights: decay 0.9' in capsys.readouterr().out
     exported = towers.export(made, str(tmp_path / 'out'), predict=net,

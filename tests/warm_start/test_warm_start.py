@@ -194,7 +194,7 @@ def test_a_run_resumes_without_the_file(trained, tmp_path, capsys):
 
   def train(steps):
     program = test_program.build(init_from=path)
-    towers.train(program, steps=steps, checkpoint_dir=folder, quiet=True)
+    towers.train(program, steps=steps, checkpoint_dir=folder)
     return capsys.readouterr().out
 
   assert 'matched            4  hidden/weights, hidden/biases' in train(1)

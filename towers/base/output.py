@@ -3,6 +3,7 @@
   the reader left, the disk is full, the terminal is closed    the line is lost, and nothing else
   the reader takes nothing for two seconds                     so are the next ones, until it does
   a character that the encoding lacks                          is written as `\\xe9`
+  the run is quiet                                             only warnings are written
 """
 
 import contextlib
@@ -10,13 +11,30 @@ import io
 import os
 import select
 import sys
-from typing import Any, Optional, Set
+from typing import Any, Iterator, Optional, Set
 
 _STDERR = 2
 _PATIENCE_SECONDS = 2.0
 _PATIENCE_AT_ONCE_SECONDS = 0.5
 # Descriptors whose reader took nothing in that time: the next line does not wait for it again.
 _stuck: Set[int] = set()
+_is_quiet = False
+
+
+@contextlib.contextmanager
+def quieted(is_quiet: bool = True) -> Iterator[None]:
+  """Opens a context in which `write` writes only lines that begin with WARNING, if `is_quiet`."""
+  global _is_quiet
+  was, _is_quiet = _is_quiet, _is_quiet or is_quiet
+  try:
+    yield
+  finally:
+    _is_quiet = was
+
+
+def shows_all() -> bool:
+  """Returns whether `write` writes more than warnings, so that progress is worth its work."""
+  return not _is_quiet
 
 
 def write_line(text: str, stream: Optional[Any] = None) -> None:
@@ -30,7 +48,9 @@ def write(text: str, stream: Optional[Any] = None, *, waits: bool = False) -> No
   It `waits` for the reader, however long that takes, for results, which nobody wants to lose.
   """
   stream = sys.stdout if stream is None else stream
-  if stream is None:  # Closed before Python began.
+  if _is_quiet:
+    text = ''.join(line for line in text.splitlines(True) if line.startswith('WARNING'))
+  if stream is None or not text:  # Closed before Python began, or quiet.
     return
   descriptor = _find_descriptor(stream)
   with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from absl import flags
 
 from towers.annexes import load as load_annex
-from towers.base.output import flush_streams, open_closed_streams
+from towers.base.output import flush_streams, open_closed_streams, quieted
 from towers.base.usage_error import ToldError, UsageError
 from towers.cli import jobs
 from towers.cli.flags import parse_flags
@@ -89,7 +89,8 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     return 0
   cluster = read_cluster(os.environ)
   config = config.for_worker(cluster)
-  with claim(config.run, cluster, export_dir=config.export_dir):
+  trains = not (config.check or config.find_batch or config.input_only)
+  with quieted(config.quiet and trains), claim(config.run, cluster, export_dir=config.export_dir):
     if config.autotune:
       config = load_annex('--autotune')(config, cluster=cluster, command=command)
     set_xla(config.xla, os.environ)

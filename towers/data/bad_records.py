@@ -33,8 +33,8 @@ class BadRecords:
     on_failure: called with that in its thread before it is raised.
   """
 
-  def __init__(self, policy: str = 'fail', stream: Any = None):
-    """Starts an empty log, to `sys.stderr` if there is no stream.
+  def __init__(self, policy: str = 'fail', stream: Any = None, name: str = ''):
+    """Starts an empty log, of the split `name`, to `sys.stderr` if there is no stream.
 
     Raises:
       UsageError: an unknown policy.
@@ -43,7 +43,7 @@ class BadRecords:
     self.policy = policy
     self.failure: Optional[str] = None
     self.on_failure: Callable[[str], Any] = lambda message: None
-    self._stream = stream
+    self._stream, self._name = stream, name and f'{name}: '
     self._lock = threading.Lock()
     self._places: Set[Tuple[str, int]] = set()
 
@@ -73,8 +73,8 @@ class BadRecords:
       self._places.add((path, offset))
       if not is_known and len(self._places) <= _MAX_LINES:
         is_last = len(self._places) == _MAX_LINES
-        write_line(f"skipped: {place}{' (further ones are only counted)' if is_last else ''}",
-                   self._stream or sys.stderr)
+        more = ' (further ones are only counted)' if is_last else ''
+        write_line(f'skipped: {self._name}{place}{more}', self._stream or sys.stderr)
 
   def summary(self) -> str:
     """Returns a sentence with the number of damaged places in each file, or ''."""
@@ -88,4 +88,4 @@ class BadRecords:
       files[_MAX_FILES_IN_SUMMARY:] = [f'and {len(files) - _MAX_FILES_IN_SUMMARY} more files']
     records = '1 damaged record' if total == 1 else f'{total:,} damaged records'
     in_files = '1 file' if len(by_file) == 1 else f'{len(by_file):,} files'
-    return f"skipped {records} in {in_files}: {', '.join(files)}"
+    return f"{self._name}skipped {records} in {in_files}: {', '.join(files)}"

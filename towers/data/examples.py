@@ -105,6 +105,7 @@ class Examples(NamedTuple):
       where that is not known.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
+    bad_records: logs of the damaged records that reading meets, and the policy for them.
     digest_files: returns an int64 that stands for the files of encoded images; None elsewhere.
     copies: returns two data sets of the elements, as two iterators would read them, in a graph
       beside the program's; None where `elements` does.
@@ -128,6 +129,7 @@ class Examples(NamedTuple):
   digest_files: Optional[Callable[[], int]] = None
   copies: Optional[Callable[[], Tuple[Any, Any]]] = None
   augmentations: int = 0
+  bad_records: Tuple[BadRecords, ...] = ()
 
   def parse_singly(self, elements: Any, arrays: Sequence[Any], *, epoch: Any,
                    parallel_calls: int) -> Any:

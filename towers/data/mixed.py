@@ -102,7 +102,8 @@ def _join(parts: List[Examples], name: str) -> Examples:
   sizes = [part.num_examples for part in parts]
   joined = Examples(
       sum(sizes), arrays=tuple(array for part in parts for array in part.arrays), name=name,
-      marks_bad=parts[0].marks_bad, digest_files=functools.partial(digest_all, parts))
+      marks_bad=parts[0].marks_bad, digest_files=functools.partial(digest_all, parts),
+      bad_records=tuple(log for part in parts for log in part.bad_records))
   join = _Join(parts, np.cumsum(sizes), name)
   if all(part.parse_batch and not (part.read or part.parse_example) for part in parts):
     return joined._replace(parse_batch=join.gather,

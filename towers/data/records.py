@@ -61,7 +61,7 @@ def from_tfrecords(paths: Union[str, 'os.PathLike[str]', Sequence[Any]],
       the first record or returns tensors that cannot be batched.
   """
   check_name(name)
-  bad_records = BadRecords(on_bad_record)
+  bad_records = BadRecords(on_bad_record, name=name)
   return record_examples(open_records(find_files(paths, name), bad_records), parse, name=name,
                          bad_records=bad_records)
 
@@ -143,7 +143,7 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
                    np.zeros(len(records), bool), bad_records)
   unequal = Examples(num_examples=len(records), num_bytes=records.lengths, name=name,
                      read=reader._replace(components=first.any_sizes).read,
-                     marks_bad=bad_records.policy == 'skip')
+                     marks_bad=bad_records.policy == 'skip', bad_records=(bad_records,))
   return unequal._replace(read=reader.read, unequal=unequal)
 
 

@@ -236,8 +236,7 @@ GROUPS = {
     ),
     'reporting': (
         _run('quiet', bool, False,
-             'no progress line; set-up, validation, warnings and the result still show',
-             whose='own'),
+             'a run that trains writes warnings alone; its result is in result_file', whose='own'),
         _run('summary_dir', Path, None, 'folder for TensorBoard: curves, text and graph',
              whose='chief'),
         _run('report', Path, None, 'HTML page to write: curves, times, devices, settings',

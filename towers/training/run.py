@@ -79,12 +79,12 @@ class Run:
       told: settings of program and run by name, for other workers, summaries and the report.
       startup: entered; finished with the first step.
       signals: entered.
-      bad_records: met in the data; None where there can be none.
+      bad_records: met in the data, besides those of the splits; None where there can be none.
       callbacks: of the user.
     """
     self._settings, self._told = settings, told
     self._startup, self._signals = startup, signals
-    self._bad_records, self._callbacks = bad_records, callbacks
+    self._bad_records, self._callbacks = [*filter(None, [bad_records])], callbacks
     self.result: Dict[str, Any] = {}
     self.loss = math.nan
     self.validation: Dict[str, float] = {}
@@ -160,6 +160,8 @@ class Run:
     """
     cluster = read_cluster(os.environ)
     settings, accumulate = self._settings, given.accumulate
+    for split in filter(None, splits):
+      self._bad_records += [log for log in split.bad_records if log not in self._bad_records]
     self._is_auto = accumulate == AUTO
     with contextlib.ExitStack() as closing:
       self._worker = closing.enter_context(join_workers(
@@ -300,14 +302,14 @@ class Run:
     startup.limit(None)
     self._progress = progress = Progress(
         session, total_steps=timetable.total_steps, on_first_step=startup.finish,
-        is_quiet=self._settings.quiet, is_chief=self._is_chief)
+        is_chief=self._is_chief)
     closing.enter_context(watch_records(self._bad_records, progress))
     self._add(progress, closing)
     return progress
 
 
 @contextlib.contextmanager
-def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[None]:
+def watch_records(bad_records: Sequence[BadRecords], progress: Any) -> Iterator[None]:
   """Turns a pipeline's error into one that names the damaged record; sums up skipped ones.
 
   Raises:
@@ -316,9 +318,10 @@ def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[
   try:
     yield
   except (tf.errors.OpError, RunError):
-    if bad_records is None or bad_records.failure is None:
-      raise
-    raise UsageError(bad_records.failure) from None
+    for log in bad_records:
+      if log.failure is not None:
+        raise UsageError(log.failure) from None
+    raise
   finally:
-    if bad_records is not None and bad_records.summary():
-      progress.write(bad_records.summary())
+    for summary in filter(None, [log.summary() for log in bad_records]):
+      progress.write(f'WARNING: {summary}')

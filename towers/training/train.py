@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Dict, Iterable, Iterator, Optional
 
-from towers.base.output import write_line
+from towers.base.output import quieted, write_line
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import read_cluster
 from towers.process.signals import Signals
@@ -53,7 +53,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     on_nan: 'stop' or 'skip' when the loss or a gradient is not finite.
     max_seconds: in which the run validates, saves and ends, to go on when it is started again.
     stall_seconds: without any progress, after which the run ends and says why.
-    quiet: whether to leave out the progress line.
+    quiet: whether to write warnings alone, the lines that begin with WARNING.
     summary_dir, summary_every: folder for TensorBoard, and between two points of its curves.
     report, result_file: page of HTML to write; file for the result, as JSON.
     trace_steps, trace_file: steps whose every op is traced, as '10:12', and where to.
@@ -71,7 +71,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     Interrupted: a signal ended it, after it had saved.
   """
   settings = RunSettings.of(locals())
-  with _prepared(program, settings, callbacks) as run:
+  with quieted(quiet), _prepared(program, settings, callbacks) as run:
     return run.train(program.build_again, program.given, devices=program.devices,
                      num_towers=program.plan.num_towers,
                      splits=(program.train_examples, program.validation_examples))

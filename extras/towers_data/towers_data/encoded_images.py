@@ -60,7 +60,8 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   """
   reader = _Reader(source, format, augment, seed, bad_records, name)
   return Examples(num_examples=source.num_examples, read=reader.read, marks_bad=reader.marks_bad,
-                  name=name, digest_files=functools.partial(digest_images, source))
+                  name=name, digest_files=functools.partial(digest_images, source),
+                  bad_records=(bad_records,))
 
 
 def digest_images(source: ImageSource) -> int:

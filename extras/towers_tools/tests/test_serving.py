@@ -178,7 +178,7 @@ def predict(x):
   logits = net(x)
   return {'probabilities': tf.nn.softmax(logits), 'class': tf.argmax(logits, 1)}
 """
-QUICK = ['--steps=4', '--batch_size=10', '--device=cpu', '--num_gpus=2', '--quiet',
+QUICK = ['--steps=4', '--batch_size=10', '--device=cpu', '--num_gpus=2',
          '--checkpoint_dir=saved']
 
 

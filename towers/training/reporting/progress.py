@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, TextIO
 
-from towers.base.output import is_notebook, write
+from towers.base.output import is_notebook, shows_all, write
 from towers.input.plan import Plan
 from towers.session.session import Session
 from towers.session.validation_pass import format_means
@@ -62,7 +62,7 @@ class Progress(Callback):
   def __init__(self, session: Session, *, total_steps: int,
                on_first_step: Callable[[], None] = lambda: None, stream: Optional[TextIO] = None,
                clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
-               is_quiet: bool = False, is_chief: bool = True):
+               is_chief: bool = True):
     """Prepares to show a run of `total_steps`, of which some may be done.
 
     Args:
@@ -70,7 +70,6 @@ class Progress(Callback):
       on_first_step: called after the first step, before anything is shown.
       stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
       clock, columns: stand in for the time and the terminal's width in tests.
-      is_quiet: writes neither bar nor lines, only validations and warnings.
       is_chief: writes validations, which all workers measure together.
     """
     self._session, self._metrics, self._plan = session, session.training_metrics, session.plan
@@ -84,7 +83,7 @@ class Progress(Callback):
         hasattr(self._stream, 'isatty') and self._stream.isatty())
     self._clock = clock
     self._columns = columns or (_COLUMNS_OF_A_CELL if self._is_cell else None)
-    self._is_quiet, self._is_chief = is_quiet, is_chief
+    self._is_chief = is_chief
     is_unicode = 'utf' in (getattr(self._stream, 'encoding', None) or '').lower()
     self._bar_characters = ('━', '─') if is_unicode else ('#', '-')
     self._drawn = ''
@@ -108,7 +107,7 @@ class Progress(Callback):
     else:
       self.train_seconds += now - self._mark
     self._step, self._mark = step, now
-    if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
+    if (now >= self._next_show or step == self._total_steps) and shows_all():
       self._next_show = now + (
           _SECONDS_BETWEEN_DRAWINGS_IN_A_CELL if self._is_cell else
           _SECONDS_BETWEEN_DRAWINGS if self._draws else _SECONDS_BETWEEN_LINES)
