@@ -174,6 +174,18 @@ def test_a_rate_of_any_kind_trains(rate, capsys):
   assert ('rate nan' not in shown) and ('rate 0.1' in shown or 'rate 1' in shown) != callable(rate)
 
 
+@pytest.mark.parametrize('settings', small.nightly_but([dict(num_towers=2)], [
+    dict(num_towers=2), dict(num_towers=3, variables='replicated', validation_tower=True)]))
+def test_a_notebook_shows_each_part_in_a_line(settings):
+  program = small.program(**settings)
+  for part in (program.train_examples, program.feed, program.gradients, program.validation,
+               *program.towers, *program.batches):
+    assert len(repr(part)) < 300 and 'tf.Tensor' not in repr(part), repr(part)
+  assert repr(program.gradients).startswith(
+      f'<ReducedGradients of towers: {len(program.towers)}, num_examples, loss, gradients: 4, ')
+  assert "<Tower of device='/device:CPU:0', scope='tower_0/', batch, " in repr(program.towers[0])
+
+
 def test_a_graph_has_one_program():
   program = build()
   with program.graph.as_default(), pytest.raises(towers.UsageError, match='has a program already'):

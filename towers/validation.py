@@ -14,6 +14,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 import numpy as np
 
 from towers.base.output import write_line
+from towers.base.short_repr import short_repr
 from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
@@ -69,6 +70,9 @@ class Validation(NamedTuple):
   wholes: Sequence[Mapping[str, Whole]] = ({},)
   micro_batch: Optional[Tensor] = None
   micro_batch_variable: Optional[Variable] = None
+
+  def __repr__(self) -> str:
+    return short_repr(self)
 
   @property
   def has_tower(self) -> bool:

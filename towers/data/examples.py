@@ -16,6 +16,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from towers.base.short_repr import short_repr
 from towers.data.bad_records import BadRecords
 
 # Of a stream, which never ends an epoch; and of one whose batches `session.train(batch)` gives.
@@ -130,6 +131,9 @@ class Examples(NamedTuple):
   copies: Optional[Callable[[], Tuple[Any, Any]]] = None
   augmentations: int = 0
   bad_records: Tuple[BadRecords, ...] = ()
+
+  def __repr__(self) -> str:
+    return short_repr(self)
 
   def parse_singly(self, elements: Any, arrays: Sequence[Any], *, epoch: Any,
                    parallel_calls: int) -> Any:

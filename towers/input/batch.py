@@ -6,6 +6,7 @@ tensor that goes through switch and staging area with the batch.
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
+from towers.base.short_repr import short_repr
 from towers.input.row_offsets import RowOffset, Sharding
 from towers.tensorflow_v1 import tf
 
@@ -33,6 +34,9 @@ class Batch(NamedTuple):
   put_op: Any = None
   sharding: Optional[Sharding] = None
   row_offset: Optional[RowOffset] = None
+
+  def __repr__(self) -> str:
+    return short_repr(self)
 
   @property
   def is_static(self) -> bool:

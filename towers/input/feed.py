@@ -13,6 +13,7 @@ import sys
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from towers.base.output import write_line
+from towers.base.short_repr import short_repr
 from towers.base.usage_error import UsageError, check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
@@ -37,6 +38,9 @@ class Feed(NamedTuple):
   stage: Optional[Stage]
   templates: Sequence[Batch]
   devices: Sequence[str]
+
+  def __repr__(self) -> str:
+    return short_repr(self)
 
   @property
   def put_ops(self) -> List[Any]:

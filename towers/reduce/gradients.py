@@ -10,6 +10,7 @@ nothing is left to divide or weight here. What losses with weights still need is
 import dataclasses
 from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar, Union
 
+from towers.base.short_repr import short_repr
 from towers.graph.ordered_sum import add_all
 from towers.placement.collectives import AllReduce
 from towers.placement.host import HOST
@@ -24,7 +25,7 @@ from towers.tower.tower import Tower
 Stage = TypeVar('Stage', bound='SummedGradients')
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SummedGradients:
   """The loss and gradients that the towers of a worker sum to; replicas are not summed yet.
 
@@ -59,6 +60,8 @@ class SummedGradients:
   add_op: Optional[Operation] = None
   clear: Optional[Callable[[], Operation]] = None
 
+  __repr__ = short_repr
+
   def list_pairs(self, indices: Sequence[int]) -> List[Tuple[Gradient, Variable]]:
     """Returns (gradient, variable) of those at the indices, each variable and replica once.
 
@@ -88,7 +91,7 @@ class SummedGradients:
     return False
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ReducedGradients(SummedGradients):
   """The mean loss and gradients over the global batch, of all workers.
 

@@ -3,13 +3,14 @@
 import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
+from towers.base.short_repr import short_repr
 from towers.input.batch import Batch
 from towers.tensorflow_v1 import Gradient, Tensor, Variable
 from towers.tower.global_batch import GlobalBatch
 from towers.whole import Whole
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ForwardPass:
   """The forward pass of a tower; all there is of one that only validates.
 
@@ -43,13 +44,15 @@ class ForwardPass:
   penalties: List[Tensor]
   scratch_calls: Any
 
+  __repr__ = short_repr
+
   @property
   def num_examples(self) -> Union[int, Tensor]:
     """Its examples, an int or a scalar int32 tensor."""
     return self.batch.num_examples
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Tower(ForwardPass):
   """A tower that trains: its forward pass, and the gradients of its loss.
 
