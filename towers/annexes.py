@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any, Sequence
 
+from towers.base.output import open_closed_streams
 from towers.base.usage_error import UsageError
 
 # What is asked for, and the function that does it.
@@ -74,8 +75,9 @@ def find_in_clone() -> None:
 
 
 def run(asked: str, arguments: Sequence[str]) -> int:
-  """Runs a command of an annex; returns the exit code."""
+  """Runs a command of an annex, a function of its arguments; returns the exit code."""
+  open_closed_streams()
   try:
-    return load(asked)(arguments)
+    return load(asked)(arguments) or 0
   except UsageError as error:
     return error.tell()

@@ -14,14 +14,17 @@ from test_cifar import write as write_cifar
 from test_npy_folder import write as write_npy
 from tests.data.pictures import damage, jpegs, take
 from tests.harness.processes import running, wait_until
-from towers import data
+from towers import annexes, data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.formats.tfrecord import load_index
 from towers.tensorflow_v1 import tf
-from towers_data import make_sample
-from towers_data.convert import convert, main
+from towers_data.convert import convert
 from towers_data.make_sample import write_idx
+
+
+def command(name, arguments):
+  return annexes.run(f'python -m towers {name}', arguments)
 
 
 def run(kind, source, to, **settings):
@@ -140,7 +143,7 @@ sys.exit(convert.main(sys.argv[1:]))
 def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(photos, tmp_path):
   arguments = ['--from=images', f'--data_dir={photos}', '--shards=6', '--processes=2']
   expected = tmp_path / 'expected'
-  assert main(arguments + [f'--to={expected}']) == 0
+  assert command('convert', arguments + [f'--to={expected}']) == 0
   to = tmp_path / 'to'
   left = []
   for seconds in (0.0, 0.05, 0.1, 0.15):
@@ -158,7 +161,7 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(photos, tmp_pat
       with pytest.raises(UsageError):
         data.load('tfrecord', data_dir=to)
   assert min(left) < 8, 'it was over before it was killed'
-  assert main(arguments + [f'--to={to}']) == 0
+  assert command('convert', arguments + [f'--to={to}']) == 0
   assert contents(to) == contents(expected)
   assert not [name for name in os.listdir(str(to)) if name.endswith('.tmp')]
 
@@ -182,17 +185,18 @@ def test_no_worker_outlives_a_killed_conversion(photos, tmp_path):
 
 def test_the_command_line(photos, tmp_path, capsys):
   to = [f"--to={tmp_path / 'to'}"]
-  assert main(['--from=images', f'--data_dir={photos}'] + to) == 0
+  assert command('convert', ['--from=images', f'--data_dir={photos}'] + to) == 0
   output, errors = capsys.readouterr()
   assert 'done: 12 images of 3 classes in 2 files; train with --data=tfrecord' in output
   assert '12 of 12 images, 2 of 2 shards' in errors
-  assert main(['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
+  assert command('convert', ['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
   assert 'error: data_dir' in capsys.readouterr().err
   write_npy(tmp_path, np.zeros([9, 4, 4], np.float32), np.arange(9) % 2)
-  assert main(['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
+  assert command('convert', ['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
   assert 'float32 cannot become PNGs' in capsys.readouterr().err
   for shards in ('0', '-1'):
-    assert main(['--from=images', f'--data_dir={photos}', '--shards=' + shards] + to) == 2
+    flags = ['--from=images', f'--data_dir={photos}', f'--shards={shards}']
+    assert command('convert', flags + to) == 2
 
 
 def test_an_index_says_what_the_shard_is(photos, tmp_path):
@@ -211,8 +215,8 @@ def test_an_index_says_what_the_shard_is(photos, tmp_path):
 def test_nothing_is_converted_from_or_to_another_file_system(
     data_dir, to, name, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  assert main(['--from=images', '--data_dir=' + data_dir, '--to=' + to]) == 2
+  assert command('convert', ['--from=images', '--data_dir=' + data_dir, '--to=' + to]) == 2
   assert name + '=' in capsys.readouterr().err
-  assert make_sample.main(['--data_dir=' + data_dir, '--output_dir=' + to]) == 2
+  assert command('make_sample', ['--data_dir=' + data_dir, '--output_dir=' + to]) == 2
   assert name.replace('to', 'output_dir') + '=' in capsys.readouterr().err
   assert os.listdir(tmp_path) == []

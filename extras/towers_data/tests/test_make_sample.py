@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 
 from tests import ROOT
+from towers import annexes
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from towers.data.formats.idx import read_idx
-from towers_data.make_sample import choose, main, write_idx
+from towers_data.make_sample import choose, write_idx
 
 _SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 _NAMES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz', 't10k-images-idx3-ubyte.gz',
           't10k-labels-idx1-ubyte.gz')
+
+
+def run(arguments):
+  return annexes.run('python -m towers make_sample', arguments)
 
 
 def test_the_sample_is_balanced_and_in_no_order_by_class():
@@ -48,7 +53,7 @@ def test_chosen_are_the_first_of_each_class_shuffled_the_same_every_time():
     not os.path.isdir(DEBIAN_FASHION_MNIST_DIR),
     reason='the full Fashion-MNIST (Debian: dataset-fashion-mnist) is not installed')
 def test_the_script_reproduces_the_sample_from_the_full_set(tmp_path):
-  assert main(['--data_dir=' + DEBIAN_FASHION_MNIST_DIR, f"--output_dir={tmp_path / 'made'}"]) == 0
+  assert run(['--data_dir=' + DEBIAN_FASHION_MNIST_DIR, f"--output_dir={tmp_path / 'made'}"]) == 0
   assert sorted(os.listdir(str(tmp_path / 'made'))) == sorted(_NAMES)
   for name in _NAMES:
     # Unpacked, since another zlib may pack the same content in other bytes.
@@ -58,11 +63,11 @@ def test_the_script_reproduces_the_sample_from_the_full_set(tmp_path):
 
 
 def test_a_set_that_is_too_small_or_missing_ends_with_a_message(tmp_path, capsys):
-  assert main([f"--data_dir={tmp_path / 'none'}", f'--output_dir={tmp_path}']) == 2
+  assert run([f"--data_dir={tmp_path / 'none'}", f'--output_dir={tmp_path}']) == 2
   assert 'No such file' in capsys.readouterr().err
   for split, num_per_class in (('train', 400), ('t10k', 100)):
     labels = np.repeat(np.arange(10, dtype=np.uint8), num_per_class)[:-1]
     write_idx(tmp_path / (split + '-labels-idx1-ubyte.gz'), labels)
     write_idx(tmp_path / (split + '-images-idx3-ubyte.gz'), np.zeros([len(labels), 2, 2], np.uint8))
-  assert main([f'--data_dir={tmp_path}', f'--output_dir={tmp_path}']) == 2
+  assert run([f'--data_dir={tmp_path}', f'--output_dir={tmp_path}']) == 2
   assert 'has 399 examples of class 9, and the sample takes 400' in capsys.readouterr().err

@@ -19,12 +19,12 @@ JPEGs and PNGs are copied unchanged; arrays become PNGs, which lose nothing.
 import argparse
 import os
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from towers.base.cores import count_cores
 from towers.base.files import sweep
 from towers.base.json_files import write_sealed
-from towers.base.output import open_closed_streams, write_line
+from towers.base.output import write_line
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import POLICIES, BadRecords
@@ -103,7 +103,7 @@ def _describe(kind: str, sources: Sources, indexes: Sequence[FileIndex]) -> Dict
               channels=sources.channels, shards=shards)
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def main(arguments: Sequence[str]) -> int:
   """Converts from the command line; returns the exit code."""
   parser = argparse.ArgumentParser(
       prog='python -m towers convert',
@@ -118,14 +118,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
                       help='number of processes that write; default: one on each core')
   parser.add_argument('--on_bad_record', default='fail', choices=POLICIES,
                       help='for damaged images: stop, or leave them out')
-  open_closed_streams()
   flags = parser.parse_args(arguments)
   try:
     description = convert(flags.kind, flags.data_dir, flags.to, shards=flags.shards,
                           processes=flags.processes, on_bad_record=flags.on_bad_record)
-  except UsageError as error:
-    write_line(f'error: {error}', sys.stderr)
-    return 2
   except KeyboardInterrupt:
     write_line('\ninterrupted: whole shards are kept, and the same command goes on', sys.stderr)
     return 130

@@ -10,12 +10,10 @@ import argparse
 import gzip
 import os
 import struct
-import sys
-from typing import Any, List, Optional
+from typing import Any, Sequence
 
 import numpy as np
 
-from towers.base.output import write_line
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.formats.idx import DTYPES, MAX_DIMENSIONS, read_idx
@@ -102,7 +100,7 @@ def write_idx(path: Any, array: np.ndarray) -> None:
       file.write(content)
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def main(arguments: Sequence[str]) -> None:
   """Makes the sample from the command line."""
   parser = argparse.ArgumentParser(
       prog='python -m towers make_sample', description='Makes the embedded sample.')
@@ -110,13 +108,4 @@ def main(arguments: Optional[List[str]] = None) -> int:
                       help='folder of the full set, four gzipped idx files')
   parser.add_argument('--output_dir', required=True, help='folder of the sample, four files too')
   flags = parser.parse_args(arguments)
-  try:
-    make_sample(flags.data_dir, flags.output_dir)
-  except UsageError as error:
-    write_line(f'error: {error}', sys.stderr)
-    return 2
-  return 0
-
-
-if __name__ == '__main__':
-  sys.exit(main())
+  make_sample(flags.data_dir, flags.output_dir)

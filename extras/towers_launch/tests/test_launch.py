@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from launcher import PRELUDE, SLEEP
 from tests import ROOT
 from tests.harness.processes import clean_environment, is_alive, output_of, run_python, wait_until
+from towers import annexes
 from towers.base.usage_error import UsageError
 from towers_launch import ports as launch_ports
-from towers_launch import tf_config
-from towers_launch.__main__ import main
 from towers_launch.child_process import ChildProcess, Lines, Output
 from towers_launch.members import plan_members
 from towers_launch.orphans import follow
@@ -407,18 +406,18 @@ HOSTS = ['--port=2222', 'a', 'b']
     ('launch', [*WORKERS, '--', 'no-such-program'], 'the command no-such-program is not found'),
     ('launch', [*WORKERS, '--', './README.md'],
      'the command ./README.md is not found, or is no program'),
-    ('tf_config.py', ['--index=2', *HOSTS], 'index=2, but there are 2 hosts, from 0 to 1'),
-    ('tf_config.py', ['--index=-1', *HOSTS], 'index=-1, but there are 2 hosts'),
-    ('tf_config.py', ['--index=0', '--port=0', 'a'], 'port=0 is not a port'),
-    ('tf_config.py', ['--index=0', *HOSTS, 'a'], 'a is twice among the hosts'),
-    ('tf_config.py', ['--index=0', '--port=2222'], 'HOST')])
+    ('tf_config', ['--index=2', *HOSTS], 'index=2, but there are 2 hosts, from 0 to 1'),
+    ('tf_config', ['--index=-1', *HOSTS], 'index=-1, but there are 2 hosts'),
+    ('tf_config', ['--index=0', '--port=0', 'a'], 'port=0 is not a port'),
+    ('tf_config', ['--index=0', *HOSTS, 'a'], 'a is twice among the hosts'),
+    ('tf_config', ['--index=0', '--port=2222'], 'HOST')])
 def test_mistakes_are_one_line_and_exit_code_2(program, flags, message, monkeypatch, capfd):
   monkeypatch.chdir(ROOT)
   monkeypatch.delenv('TF_CONFIG', raising=False)
-  assert {'launch': main, 'tf_config.py': tf_config.main}[program](flags) == 2
+  assert annexes.run(f'python -m towers {program}', flags) == 2
   stdout, stderr = capfd.readouterr()
   [line] = stderr.splitlines()
-  assert stdout == '' and line.startswith(f'{program}: error: ') and message in line
+  assert stdout == '' and line.startswith('towers: error: ') and message in line
 
 
 def test_what_cannot_start_is_a_mistake_too(tmp_path, start):
@@ -428,9 +427,9 @@ def test_what_cannot_start_is_a_mistake_too(tmp_path, start):
   done = run_python('-m', 'towers', 'launch', '--workers=2', '--', str(program),
                     env=clean_environment())
   assert (done.returncode, done.stderr) == (
-      2, f'launch: error: the command {program} cannot be executed: Exec format error.\n')
+      2, f'towers: error: the command {program} cannot be executed: Exec format error.\n')
   launcher = start('', '--workers=1', environment={'TF_CONFIG': '{}'})
-  assert launcher.end() == 2 and 'launch: error: TF_CONFIG is set' in launcher.stderr
+  assert launcher.end() == 2 and 'towers: error: TF_CONFIG is set' in launcher.stderr
 
 
 def test_nothing_heavy_is_imported():

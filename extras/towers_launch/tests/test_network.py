@@ -68,11 +68,12 @@ def test_only_the_workers_reach_each_other_in_a_network_of_their_own(name, start
 REFUSED = '''
 import sys
 import tests  # Finds towers_launch.
-from towers_launch import __main__, network
+from towers import annexes
+from towers_launch import network
 def refuse(*_):
   raise OSError(1, 'Operation not permitted', 'unshare')
 network.%s = refuse
-sys.exit(__main__.main(sys.argv[1:]))
+sys.exit(annexes.run('python -m towers launch', sys.argv[1:]))
 '''
 
 
@@ -90,5 +91,5 @@ def test_a_kernel_that_refuses_is_named_and_auto_goes_on(step, name, code):
   if said:
     assert f'--network={name}: ' in said[0] and 'unshare: Operation not permitted' in said[0]
     assert 'Start as root' in said[0] and 'user.max_user_namespaces' in said[0]
-    assert said[0].startswith('launch: error: ') == bool(code)
+    assert said[0].startswith('towers: error: ') == bool(code)
     assert ('can connect to their servers' in said[0]) == (name == 'auto')

@@ -24,9 +24,8 @@ import argparse
 import os
 import shutil
 import sys
-from typing import Optional, Sequence
+from typing import Sequence
 
-from towers.base.output import open_closed_streams
 from towers.base.usage_error import UsageError
 from towers.process.signals import exit_code
 from towers_launch.children import Children, say
@@ -165,21 +164,16 @@ def _why_no_restart(end, roster, num_restarts, most_restarts):
   return f'restarts: {num_restarts} of {most_restarts}' if num_restarts == most_restarts else ''
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str]) -> int:
   """Runs a command line; returns the exit code."""
-  open_closed_streams()
-  try:
-    given = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-    members = plan_members(given.workers, has_evaluator=given.evaluator,
-                           gpus_per_worker=given.gpus_per_worker,
-                           cores_per_worker=given.cores_per_worker)
-    choose_network(given.network, say)
-    return run(given.command, members, min_workers=given.min_workers, restarts=given.restarts,
-               grace_seconds=given.grace_seconds, retry_seconds=given.retry_seconds)
-  except UsageError as error:
-    say(f'error: {error}')
-    return 2
+  given = parse_arguments(arguments)
+  members = plan_members(given.workers, has_evaluator=given.evaluator,
+                         gpus_per_worker=given.gpus_per_worker,
+                         cores_per_worker=given.cores_per_worker)
+  choose_network(given.network, say)
+  return run(given.command, members, min_workers=given.min_workers, restarts=given.restarts,
+             grace_seconds=given.grace_seconds, retry_seconds=given.retry_seconds)
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  sys.exit(main(sys.argv[1:]))

@@ -11,10 +11,9 @@ the names of all hosts, in the same order everywhere, and its index among them:
 
 import argparse
 import json
-import sys
-from typing import NoReturn, Optional, Sequence
+from typing import NoReturn, Sequence
 
-from towers.base.output import open_closed_streams, write_line
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 
 _LARGEST_PORT = 65535
@@ -34,10 +33,10 @@ def format_tf_config(workers: Sequence[str], task_type: str, index: int) -> str:
                      'task': {'type': task_type, 'index': index}})
 
 
-def parse_arguments(arguments: Optional[Sequence[str]]) -> str:
-  """Returns the TF_CONFIG of a command line; raises UsageError."""
-  parser = Parser(prog='tf_config.py', description='Prints the TF_CONFIG of one worker.',
-                  allow_abbrev=False)
+def main(arguments: Sequence[str]) -> None:
+  """Prints the TF_CONFIG of a command line; raises UsageError."""
+  parser = Parser(prog='python -m towers tf_config', allow_abbrev=False,
+                  description='Prints the TF_CONFIG of one worker.')
   parser.add_argument('--index', type=int, required=True,
                       help='of this worker among the hosts, from 0')
   parser.add_argument('--port', type=int, required=True, help='of the server of each worker')
@@ -52,19 +51,5 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> str:
                      f'{len(given.hosts) - 1}: give the index of this host among them.')
   if not 0 < given.port <= _LARGEST_PORT:
     raise UsageError(f'port={given.port} is not a port: use 1 to {_LARGEST_PORT}.')
-  return format_tf_config([f'{host}:{given.port}' for host in given.hosts], 'worker', given.index)
-
-
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-  """Prints a TF_CONFIG; returns the exit code."""
-  open_closed_streams()
-  try:
-    write_line(parse_arguments(arguments))
-  except UsageError as error:
-    write_line(f'tf_config.py: error: {error}', sys.stderr)
-    return 2
-  return 0
-
-
-if __name__ == '__main__':
-  sys.exit(main())
+  write_line(format_tf_config([f'{host}:{given.port}' for host in given.hosts], 'worker',
+                              given.index))

@@ -14,11 +14,11 @@ from tests.harness import faults
 from tests.harness.processes import output_of
 from tests.harness.small import CURVES, Killed, killing, program
 from tests.training.reporting import test_summaries
+from towers import annexes
 from towers.base.usage_error import UsageError
 from towers_tools import report
 from towers_tools.chart import Curve, draw_chart, find_ticks
 from towers_tools.page import format_page, read_runs
-from towers_tools.page import main as compare
 
 
 class Page(html.parser.HTMLParser):
@@ -175,7 +175,7 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, word):
   monkeypatch.chdir(str(tmp_path))
   (tmp_path / 'strange.html').write_text('<html></html>')
   (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
-  assert compare(['--output=page.html'] + arguments) == 2
+  assert annexes.run('python -m towers report', ['--output=page.html'] + arguments) == 2
   assert word in capsys.readouterr().err
 
 

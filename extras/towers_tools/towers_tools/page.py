@@ -18,12 +18,11 @@ import argparse
 import html
 import os
 import re
-import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 from towers.base.files import write_whole
 from towers.base.json_files import read_text, seal, unseal
-from towers.base.output import open_closed_streams, write_line
+from towers.base.output import write_line
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers_tools.chart import NUM_COLOURS, Curve, draw_chart
@@ -214,34 +213,24 @@ def _of(name, runs):
   return f' of {html.escape(name)}' if len(runs) > 1 else ''
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-  """Runs a command line; returns the exit code."""
+def main(arguments: Sequence[str]) -> None:
+  """Runs a command line."""
   parser = argparse.ArgumentParser(prog='python -m towers report',
                                    description='Shows runs side by side.')
   parser.add_argument('pages', nargs='+', help='pages that --report wrote')
   parser.add_argument('--output', required=True, help='page to write')
-  open_closed_streams()
   given = parser.parse_args(arguments)
-  try:
-    _compare(given.pages, given.output)
-  except UsageError as error:
-    write_line(f'towers: error: {error}', sys.stderr)
-    return 2
-  return 0
-
-
-def _compare(pages, output):
-  for path in pages:
+  for path in given.pages:
     check_local_path('pages', path)
-  check_local_path('output', output)
+  check_local_path('output', given.output)
 
   names, runs = [], []
-  for path in pages:
+  for path in given.pages:
     for run in read_runs(path):
       names.append(os.path.splitext(os.path.basename(path))[0])
       runs.append(run)
   try:
-    write_whole(output, format_page(names, runs).encode())
+    write_whole(given.output, format_page(names, runs).encode())
   except OSError as error:
-    raise UsageError(f'{output} cannot be written: {error.strerror}') from None
-  write_line(f'{len(runs)} runs in {output}')
+    raise UsageError(f'{given.output} cannot be written: {error.strerror}') from None
+  write_line(f'{len(runs)} runs in {given.output}')
