@@ -1,6 +1,6 @@
 """The fed towers: the live ones on chosen rows at chosen places, and nothing else of a step.
 
-A side is what some towers compute: in one run, or in one for each share where there is one tower.
+A side is what some towers compute: in one run where they share sums, else in one for each share.
 
   reference    tower 0   rows 0 1 2 3 4 5 6 7 8
   other        tower 0   rows 0 1 2 3            tower 1   rows 4 5 6 7 8
@@ -70,6 +70,7 @@ class FedTowers:
 
   Attributes:
     sizes: the rows of each tower, None where it takes any number.
+    unit: what divides the places at which towers may begin: blocks of draws begin there.
     pool: the rows of all towers' batches, `size` of them.
     forward: the ops of the first tower's loss and metrics.
     totals: the sums over all towers in the first one, each with its own part of it.
@@ -90,7 +91,8 @@ class FedTowers:
     self.towers, self.session, tower = towers, session, towers[0]
     self.graph, self.scope = tower.loss.graph, tower.scope
     self.runs_per_epoch = runs_per_epoch
-    self.sizes = [each.batch.num_rows for each in towers]
+    self.sizes, place = [each.batch.num_rows for each in towers], tower.batch.row_offset
+    self.unit = 1 if place is None else int(np.gcd(place.multiple, _BLOCK))
     self._tensors = [tf.nest.flatten(each.batch.tensors) for each in towers]
     batches = [[value[:int(flat[-1])] for value in flat[:-1]] for flat in rows if int(flat[-1])]
     # Towers may pad their batches to other sizes.
@@ -150,12 +152,6 @@ class FedTowers:
                       f'{limit:.1f} s, the larger of {_LONG_SECONDS:g} s and a twentieth of an '
                       'epoch\'s runs')
 
-  @property
-  def unit(self) -> int:
-    """What divides the places at which towers may begin: blocks of draws begin there."""
-    place = self.towers[0].batch.row_offset
-    return 1 if place is None else int(np.gcd(place.multiple, _BLOCK))
-
   def list_results(self, index: int) -> Dict[Tuple[str, str], Any]:
     """Returns what is fetched of a tower, by kind and name as in `Values`."""
     tower = self.towers[index]
@@ -185,20 +181,20 @@ class FedTowers:
 
   def find_losses(self, side: Sequence[Share]) -> Optional[List[np.ndarray]]:
     """Returns the losses of the examples of each share; None if a model returns their mean."""
-    losses = {share.tower: self.towers[share.tower].sums['loss'].op for share in side}
-    if any(loss.type != 'Sum' for loss in losses.values()):
+    losses = [tower.sums['loss'].op for tower in self.towers]
+    if any(loss.type != 'Sum' for loss in losses):
       return None
     self._fix(side[0])
     found = list(self.run(side, lambda share: losses[share.tower].inputs[0]))
-    return found if all(len(share.rows) == np.size(values) for share, values in zip(side, found)
-                        ) else None
+    is_whole = [np.size(values) for values in found] == [len(share.rows) for share in side]
+    return found if is_whole else None
 
   def measure(self, sides: Sides) -> Tuple[Values, Values]:
     """Returns what both sides compute, and of rows the reference in the order of the other side."""
     self.given = []
     self._fix(sides.reference[0])
     reference = self.compute_reference(sides)
-    for number, share in enumerate(sides.other) if self.kernels else ():
+    for number, share in enumerate(sides.other):
       given = {}
       for tensor in self._returned:
         values = reference['returned', tensor.name]
