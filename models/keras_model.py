@@ -197,9 +197,9 @@ def _of_one(function):
   """Returns a function of the labels of one output, `[n]` of an output `[n, 1]` in its shape."""
   @functools.wraps(function)
   def compute(labels, output):
-    is_column = tf.is_tensor(output) and output.shape.as_list()[1:] == [1]
-    return function(
-        tf.expand_dims(labels, 1) if is_column and labels.shape.ndims == 1 else labels, output)
+    if tf.is_tensor(output) and output.shape.ndims == 2 and output.shape.as_list()[1] == 1:
+      labels = tf.expand_dims(labels, 1) if labels.shape.ndims == 1 else labels
+    return function(labels, output)
 
   return compute
 
