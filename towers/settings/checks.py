@@ -1,7 +1,8 @@
 """Checks: what settings exclude each other.
 
-`RunSettings` and `Config` call them with themselves when they are made. None imports TensorFlow;
-what depends on the devices that it finds is refused where these are chosen.
+`RunSettings` and `Config` call them with themselves when they are made, once each value is one that
+its setting can have. None imports TensorFlow; what depends on the devices that it finds is refused
+where these are chosen.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ from towers.base.usage_error import UsageError
 from towers.data import LoadSettings
 from towers.settings import timetable
 from towers.settings.setting import is_function
-from towers.settings.table import SETTINGS, arguments_of
+from towers.settings.table import SETTINGS
 
 # What does nothing without another setting.
 _NEEDS = (('tower_megabytes', 'find_batch'), ('init_map', 'init_from'), ('reinit', 'init_from'))
@@ -20,19 +21,14 @@ _OF_MODEL = ('label_smoothing', 'drop_path', 'data_format')
 
 
 def check_run(settings: Any) -> None:
-  """Checks each setting of a run, and all together; a UsageError names what to change."""
-  for name, setting in arguments_of('run').items():
-    setting.check(getattr(settings, name))
+  """Checks the settings of a run together; a UsageError names what to change."""
   _check_intervals(settings)
   _refuse(settings.on_nan == 'rollback' and settings.checkpoint_dir is None,
           'on_nan=rollback needs a checkpoint_dir to go back to.')
 
 
 def check_config(config: Any) -> None:
-  """Checks each setting that is none of a run, and all together, as `check_run` does."""
-  for name, setting in SETTINGS.items():
-    if setting.of != 'run':
-      setting.check(getattr(config, name))
+  """Checks all settings together, as `check_run` does those of a run."""
   # NumPy, which draws synthetic data, takes no other seed.
   _refuse(config.seed < 0, f'seed={config.seed}: it must be at least 0.')
   for name, other in _NEEDS:

@@ -8,25 +8,22 @@ from towers.placement.cluster import Cluster
 from towers.settings.checks import check_config
 from towers.settings.run_settings import RunSettings
 from towers.settings.table import SETTINGS
+from towers.settings.values import values_of
 
 # Peak learning rates of optimizers with others than most.
 _PEAKS = {'adam': 0.001, 'adamw': 0.001, 'lamb': 0.001, 'rmsprop': 0.01, 'lars': 1.0}
 
 
-def _complete(config):
+def _check(config):
   object.__setattr__(config, 'run', RunSettings.of(vars(config)))
   check_config(config)
 
 
-_Values: Any = dataclasses.make_dataclass('_Values', [
-    (setting.name, Any, setting.default) for setting in SETTINGS.values()], frozen=True,
-    namespace=dict(__post_init__=_complete))
+_Values: Any = values_of(SETTINGS, _check)
 
 
 class Config(_Values):
-  """A value for each of `table.SETTINGS`, by its name; those not given have defaults.
-
-  A value that is invalid, or contradicts another, is a UsageError.
+  """A value for each of `table.SETTINGS`.
 
   Attributes:
     run: those of its run.

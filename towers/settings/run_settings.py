@@ -1,30 +1,21 @@
 """What a run is set to: one frozen object, made from the table."""
 
 import dataclasses
-from typing import Any, Dict, Mapping
+from typing import Any, Dict
 
 from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 from towers.placement.cluster import Cluster
 from towers.settings.checks import check_run
 from towers.settings.table import arguments_of
+from towers.settings.values import values_of
 
 _DEFAULT_EPOCHS = 5.0
-_Values: Any = dataclasses.make_dataclass('_Values', [
-    (name, Any, setting.default) for name, setting in arguments_of('run').items()], frozen=True,
-    namespace=dict(__post_init__=check_run))
+_Values: Any = values_of(arguments_of('run'), check_run)
 
 
 class RunSettings(_Values):
-  """The arguments of `towers.train` that are settings, by name; see there for what they are.
-
-  A value that is invalid, or contradicts another, is a UsageError.
-  """
-
-  @classmethod
-  def of(cls, given: Mapping[str, Any]) -> 'RunSettings':
-    """Returns the settings among what is given by name."""
-    return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
+  """The arguments of `towers.train` that are settings, by name; see there for what they are."""
 
   def for_worker(self, cluster: Cluster) -> 'RunSettings':
     """Returns those of one process of a cluster: only the chief writes and reports."""
