@@ -24,6 +24,7 @@ from towers.tensorflow_v1 import Gradient, Tensor, Variable, tf
 # An index takes two columns, so that float32 holds it exactly up to 2 ** 36.
 _LOW = 4096
 _INDEX_COLUMNS = 2
+_MERGED = 'towers/merged_rows'  # Collects the indices that `merge_rows` has made.
 
 
 class RowSlots(NamedTuple):
@@ -155,8 +156,8 @@ def list_sizes(variable: Variable, workers: Workers) -> List[int]:
 
 
 def has_each_once(indices: Tensor) -> bool:
-  """Whether indices are known to differ from each other, since `merge_rows` has found them."""
-  return indices.op.type == 'Unique' and indices.value_index == 0
+  """Whether indices are known to differ from each other, since `merge_rows` has made them."""
+  return any(indices is merged for merged in tf.get_collection(_MERGED))
 
 
 def merge_rows(gradient: Gradient) -> Gradient:
@@ -164,5 +165,6 @@ def merge_rows(gradient: Gradient) -> Gradient:
   if not isinstance(gradient, tf.IndexedSlices) or has_each_once(gradient.indices):
     return gradient
   indices, positions = tf.unique(gradient.indices)
+  tf.add_to_collection(_MERGED, indices)
   values = tf.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
   return tf.IndexedSlices(values, indices, gradient.dense_shape)
