@@ -10,7 +10,7 @@
 
 import contextlib
 import re
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 
@@ -19,15 +19,15 @@ from towers.base.usage_error import UsageError
 from towers.coupling.law import SIZE_FIX
 from towers.graph.sizes import format_bytes
 from towers.graph.source import format_op
+from towers.input.feed import Feed
 from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS
 from towers.process.run_error import OutOfMemory, RunError
 from towers.session.engine import Engine
 from towers.session.out_of_memory import NODE, is_out_of_memory
+from towers.tensorflow_v1 import tf
 from towers.training_graph import TrainingGraph
 
-# Bytes per element, where they are not 4.
-_BYTES = {'double': 8, 'int64': 8, 'half': 2, 'bfloat16': 2, 'bool': 1, 'uint8': 1, 'int8': 1}
 # The check of an area whose balance a run of the user's own has disturbed, see `staging`.
 _STARVED = re.compile(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches')
 _UNEQUAL = re.compile('Cannot (batch tensors with different shapes|add tensor to the batch)')
@@ -79,20 +79,22 @@ def find_feed(node: str, program: TrainingGraph) -> Optional[str]:
   except (KeyError, ValueError):
     return None
   for feed in program.feeds if op.type in GET_NEXTS else ():
-    if f'next_{feed.inputs.name}' in node:
-      return f'The input of {describe_towers(feed, op)} (split {feed.inputs.name})'
+    scope = f'next_{feed.inputs.name}'
+    if scope in node:
+      handles = list(dict.fromkeys(
+          _origin(other.inputs[0]) for other in program.graph.get_operations()
+          if other.type in GET_NEXTS and scope in other.name))
+      towers = describe_towers(feed, handles.index(_origin(op.inputs[0])))
+      return f'The input of {towers} (split {feed.inputs.name})'
   return None
 
 
-def describe_towers(feed: Any, op: Any) -> str:
-  """Returns in words which towers a get_next op feeds: one in mode `shard`, otherwise all."""
-  handles = list(dict.fromkeys(
-      _origin(other.inputs[0]) for other in op.graph.get_operations()
-      if other.type in GET_NEXTS and f'next_{feed.inputs.name}' in other.name))
+def describe_towers(feed: Feed, iterator: int) -> str:
+  """Returns in words which towers an iterator feeds: one in mode `shard`, otherwise all."""
   count = len(feed.devices)
-  if len(handles) == count and count > 1:
-    return f'tower {handles.index(_origin(op.inputs[0]))}'
-  return 'tower 0' if count == 1 else f'all {count} towers, which share one iterator'
+  if len(feed.inputs.shards) == count:
+    return f'tower {iterator}'
+  return f'all {count} towers, which share one iterator'
 
 
 def _origin(handle):
@@ -109,7 +111,7 @@ def _explain_memory(error, text, when, engine):
   if match:
     shape, dtype, device = match.groups()
     sizes = [int(size) for size in shape.split(',') if size]
-    num_bytes = _BYTES.get(dtype, 4) * int(np.prod(sizes))
+    num_bytes = tf.as_dtype(dtype).size * int(np.prod(sizes))
     where = (f"{device.replace('device:', '')} has no room for a tensor of shape "
              f"[{shape.replace(',', ', ')}], {dtype}, {format_bytes(num_bytes)}")
   else:

@@ -90,6 +90,7 @@ class Forward:
 
   Attributes:
     variables: of its graph, by name.
+    version: of the weights that it has, for whoever loads them; None before.
   """
 
   def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
@@ -113,6 +114,7 @@ class Forward:
     placement = 'first' if variables == 'replicated' else variables
     names = devices.names
     self._is_model, self._num_rows, self._batch_size = is_model, num_rows, batch_size
+    self.version: Any = None
     self._begin: Optional[Tensor] = None  # Place of a run's first row, if the model draws.
     with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement, seed=seed)
@@ -232,19 +234,12 @@ class Forward:
     return fetches, find_needed([tensor.op for tensor in tf.nest.flatten(fetches)])
 
 
-class _Kept:
-  """A `Forward` by the key that finds it, with the version of the weights that it has."""
-
-  def __init__(self, key: Any, forward: Forward):
-    self.key, self.forward, self.version = key, forward, None
-
-
 class ForwardCache:
   """The models and functions that a session was last asked for, each in an open `Forward`."""
 
   def __init__(self, program: Any):
     self._program = program
-    self._kept: List[_Kept] = []  # The last one that was asked for at the end.
+    self._kept: List[Tuple[Any, Forward]] = []  # By key, the newest at the end.
     self._prepare_read = functools.lru_cache(maxsize=None)(self._build_read)
 
   def find(self, compute: Callable[..., Any], rows: Rows, engine: Any, *,
@@ -252,25 +247,26 @@ class ForwardCache:
     """Returns a model, or a function of a batch, with the weights that a session has now."""
     program, key = self._program, (compute, is_model, rows.describe())
     with _comparing(rows.template, program.feed.templates[0].tensors, is_model):
-      kept = next((kept for kept in self._kept if kept.key == key), None)
+      kept = next((kept for kept in self._kept if kept[0] == key), None)
       if kept is None:
         if len(self._kept) == _MOST_KEPT:
-          self._kept.pop(0).forward.close()
-        kept = _Kept(key, _open_for_any(
+          self._kept.pop(0)[1].close()
+        kept = key, _open_for_any(
             functools.partial(
                 Forward, compute, rows.template, devices=program.devices, is_model=is_model,
                 batch_size=program.plan.batch_size, seed=program.given.seed,
                 variables=program.given.variables, precision=program.given.precision),
-            [tower.batch.num_rows for tower in program.towers]))
+            [tower.batch.num_rows for tower in program.towers])
       else:
         self._kept.remove(kept)
       self._kept.append(kept)
+      _, forward = kept
       version = engine.version
-      if kept.version != version and kept.forward.variables:
+      if forward.version != version and forward.variables:
         # By a call, which is no new version.
-        kept.forward.load(self._prepare_read(tuple(kept.forward.variables), engine.session)())
-        kept.version = version
-    return kept.forward
+        forward.load(self._prepare_read(tuple(forward.variables), engine.session)())
+        forward.version = version
+    return forward
 
   def _build_read(self, names, session):
     """Returns a function that reads variables by name, averages of weights in their place."""
@@ -287,7 +283,7 @@ class ForwardCache:
   def close(self) -> None:
     """Closes all sessions."""
     while self._kept:
-      self._kept.pop().forward.close()
+      self._kept.pop()[1].close()
 
 
 def _open_for_any(build: Callable[..., Forward], sizes: Sequence[Any]) -> Forward:

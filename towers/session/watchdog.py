@@ -16,7 +16,6 @@ import threading
 import time
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
-from towers.input.pipeline import GET_NEXTS
 from towers.process.run_error import end_process
 from towers.session.engine import Engine
 from towers.session.failure import describe_towers
@@ -82,7 +81,7 @@ class Watchdog:
     while not self._has_ended.wait(min(1.0, self._limit_seconds / 10)):
       engine = self.engine
       if engine is None or self._pauses or engine.runs != runs:
-        runs, self._since = engine and engine.runs, self._clock()
+        runs, self._since = None if engine is None else engine.runs, self._clock()
       elif self._clock() - self._since > self._limit_seconds:
         try:
           reason = find_stall(engine)
@@ -103,8 +102,8 @@ def find_stall(engine: Engine) -> str:
   for feed in engine.program.feeds:
     tensors = [batch.flatten()[0] for batch in feed.templates]
     answers = _ask(engine.session, tensors)
-    silent = list(dict.fromkeys(describe_towers(feed, _find_get_next(tensor))
-                                for tensor, answer in zip(tensors, answers) if answer is None))
+    silent = list(dict.fromkeys(describe_towers(feed, tower)
+                                for tower, answer in enumerate(answers) if answer is None))
     if silent:
       return (f"the iterator of {' and '.join(silent)} (split {feed.inputs.name}) gives no batch: "
               "see what the data set waits for, or raise stall_seconds if it may take that "
@@ -136,14 +135,3 @@ def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:
   for thread in threads:
     thread.join(max(0.0, until - time.monotonic()))
   return list(answers)
-
-
-def _find_get_next(tensor):
-  """Returns the get_next op of the batch that a tensor belongs to."""
-  pending = [tensor.op]
-  while pending:
-    op = pending.pop()
-    if op.type in GET_NEXTS:
-      return op
-    pending.extend(source.op for source in op.inputs)
-  raise ValueError(f'No iterator gives {tensor}.')
