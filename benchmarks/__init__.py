@@ -1,5 +1,5 @@
 """Benchmarks: what the figures of the docs are measured with."""
 
-from towers.annexes import find_in_clone
+from towers.extras import find_in_clone
 
 find_in_clone()

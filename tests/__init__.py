@@ -2,7 +2,7 @@
 
 import os
 
-from towers.annexes import find_in_clone
+from towers.extras import find_in_clone
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 find_in_clone()

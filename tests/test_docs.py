@@ -20,7 +20,7 @@ from tests.data.tfds import MNIST, digits, first_batch
 from tests.data.tfds import write as write_tfds
 from tests.harness.loaded_process import run_loaded
 from tests.harness.processes import output_of
-from tests.test_house import ANNEXES, ROOMS
+from tests.test_house import EXTRAS, ROOMS
 from towers import data
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR
 from towers.tensorflow_v1 import tf
@@ -310,8 +310,8 @@ def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
       entry = entry.split('</section>')[0].split('class="classattr"')[0]
       # An alias of a type has no docstring of its own.
       thing = getattr(module, name)
-      is_annexed = getattr(thing, '__module__', '').startswith('towers_')
-      if (inspect.isclass(thing) or inspect.isfunction(thing)) and not is_annexed:
+      is_extra = getattr(thing, '__module__', '').startswith('towers_')
+      if (inspect.isclass(thing) or inspect.isfunction(thing)) and not is_extra:
         assert 'class="docstring"' in entry, f'{module.__name__}.{name}'
 
 
@@ -328,7 +328,7 @@ def test_the_tour_has_a_line_for_every_room():
   for name in tour:
     assert os.path.exists(os.path.join(ROOT, name)), name
   for room in ROOMS:
-    path = ('extras/' if room in ANNEXES else '') + room.replace('.', '/')
+    path = ('extras/' if room in EXTRAS else '') + room.replace('.', '/')
     assert {f'{path}/', f'{path}.py'} & {*tour, 'towers/__main__.py'} or not os.path.exists(
         os.path.join(ROOT, path)), room
   for folder in ('examples', 'benchmarks', 'deploy', 'tests', 'docs'):

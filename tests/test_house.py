@@ -10,14 +10,14 @@ import pytest
 
 import towers
 from tests import ROOT
-from towers import annexes
+from towers import extras
 
 pytestmark = pytest.mark.plain
 
 # From the ground up, a line a folder or file. One may import itself and what stands before it.
 ROOMS = [
     'towers.base',
-    'towers.annexes',
+    'towers.extras',
     'towers.tensorflow_v1',
     'towers.process',
     'towers.graph',
@@ -56,9 +56,9 @@ ZOO_IMPORTS = ('models', 'towers.tensorflow_v1', 'towers.base.usage_error',
 # Where a flag names a model of the zoo.
 ZOO_IS_NAMED = ('towers.settings.table', 'towers.cli.jobs', 'examples', 'benchmarks')
 # What training does without: no file of the middle imports them, and none of them another.
-ANNEXES = sorted({target.split('.')[0] for target in annexes.ANNEXES.values()})
+EXTRAS = sorted({target.split('.')[0] for target in extras.FUNCTIONS.values()})
 PACKAGES = ['towers', 'staging', 'models',
-            *(f'extras/{name}/{name}' for name in ANNEXES)]
+            *(f'extras/{name}/{name}' for name in EXTRAS)]
 # So many files can be taken in at a glance.
 MOST_FILES = 16
 
@@ -124,14 +124,14 @@ def floor_of(module):
 
 
 def may_import(module, other):
-  mine, annex = module.split('.')[0], other.split('.')[0]
+  mine, extra = module.split('.')[0], other.split('.')[0]
   if mine == 'models':
     return other.startswith(ZOO_IMPORTS)
-  if annex == 'models':
+  if extra == 'models':
     return module.startswith(ZOO_IS_NAMED)
-  # No annex imports another one.
+  # No package of extras/ imports another one.
   return floor_of(other) <= floor_of(module) and (
-      annex not in ANNEXES or mine in (annex, 'examples', 'benchmarks'))
+      extra not in EXTRAS or mine in (extra, 'examples', 'benchmarks'))
 
 
 def test_nothing_imports_what_stands_above_or_apart():

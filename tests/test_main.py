@@ -14,7 +14,7 @@ import main
 from tests import ROOT
 from tests.harness.loaded_process import run_loaded
 from tests.harness.processes import output_of, run_python
-from towers import annexes
+from towers import extras
 from towers.cli import command_line
 
 RESULT_KEYS = [
@@ -113,7 +113,7 @@ def test_a_process_that_a_command_starts_runs_no_command(is_main, monkeypatch):
   """Python imports the main module again in a spawned child, as those of `convert` are."""
   calls = []
   monkeypatch.setattr(sys, 'argv', ['towers', 'convert', '--to=here'])
-  monkeypatch.setattr(annexes, 'run', lambda *words: calls.append(words))
+  monkeypatch.setattr(extras, 'run', lambda *words: calls.append(words))
   monkeypatch.setattr(command_line, 'main', pytest.fail)
   with pytest.raises(SystemExit) if is_main else contextlib.nullcontext():
     runpy.run_module('towers.__main__', run_name='__main__' if is_main else '__mp_main__')

@@ -1,4 +1,4 @@
-"""The wheels as a user has them: elsewhere, beside modules of common names, with annexes or not."""
+"""The wheels as a user has them: elsewhere, beside modules of common names, with extras or not."""
 
 import os
 import shutil
@@ -9,9 +9,9 @@ import pytest
 
 from tests import ROOT
 from tests.harness.processes import output_of, run_python
-from towers import annexes
-from towers.annexes import ANNEXES
+from towers import extras
 from towers.cli.command_line import main
+from towers.extras import FUNCTIONS
 
 # Modules that a user's own folder may hold; the library must import none of them.
 USERS_OWN = ['data.py', 'launch.py', 'cores.py', 'garbage.py', 'main.py', 'usage_error.py',
@@ -50,8 +50,8 @@ def python(installed, tmp_path):
     path.parent.mkdir(exist_ok=True)
     path.write_text(f'raise AssertionError("the user\'s own {name}")\n')
 
-  def run(*arguments, annexes=False):
-    folders = [installed / 'towers', *(installed.glob('towers_*') if annexes else ())]
+  def run(*arguments, with_extras=False):
+    folders = [installed / 'towers', *(installed.glob('towers_*') if with_extras else ())]
     return run_python(*arguments, cwd=str(tmp_path), timeout=200,
                       env=dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, folders))))
 
@@ -77,7 +77,7 @@ def test_every_module_is_imported_beside_a_users_own(python, installed):
                       f'assert towers.__file__.startswith({str(installed)!r})\n'
                       'assert all(getattr(towers, name) for name in towers.__all__)\n'
                       'from towers import data\n'
-                      'assert data.load("sample").train.num_examples == 4000', annexes=True)
+                      'assert data.load("sample").train.num_examples == 4000', with_extras=True)
   assert done.returncode == 0, done.stderr
 
 
@@ -88,15 +88,15 @@ def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
 
 
 @pytest.mark.nightly
-def test_commands_of_an_annex_run_with_it_and_say_what_to_install_without(python):
+def test_commands_of_extras_run_with_them_and_say_what_to_install_without(python):
   for command in ('launch', 'tf_config', 'convert', 'make_sample', 'report'):
     done = python('-m', 'towers', command, '--help')
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith(
         f'towers: error: python -m towers {command} needs the package towers-')
-    assert python('-m', 'towers', command, '--help', annexes=True).returncode == 0, command
+    assert python('-m', 'towers', command, '--help', with_extras=True).returncode == 0, command
   assert python('-m', 'towers', '--doctor').returncode == 2
-  assert 'Python 3.' in python('-m', 'towers', '--doctor', annexes=True).stdout
+  assert 'Python 3.' in python('-m', 'towers', '--doctor', with_extras=True).stdout
 
 
 @pytest.mark.nightly
@@ -154,15 +154,15 @@ def test_tensorflow_loads_without_keras_and_setuptools_and_each_is_there_when_as
   output_of('-c', code)
 
 
-@pytest.mark.parametrize('asked', sorted(ANNEXES))
+@pytest.mark.parametrize('asked', sorted(FUNCTIONS))
 def test_a_clone_has_all_that_can_be_asked_for(asked):
-  assert callable(annexes.load(asked))
+  assert callable(extras.load_extra(asked))
 
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-  """Makes this process that of a wheel without annexes."""
-  monkeypatch.setattr(annexes, 'EXTRAS', str(tmp_path))
+  """Makes this process that of a wheel without extras."""
+  monkeypatch.setattr(extras, 'FOLDER', str(tmp_path))
   monkeypatch.setattr(sys, 'path', [
       folder for folder in sys.path if not os.path.basename(folder).startswith('towers_')])
   for name in [name for name in sys.modules if name.startswith('towers_')]:
@@ -176,7 +176,7 @@ def bare(monkeypatch, tmp_path):
     (['--trace_steps=1:1', *PLAIN_RUN], 'tools'), (['--data=cifar10', '--data_dir=.'], 'data'),
     *(([f'--data={name}', '--data_dir=.'], 'data')
       for name in ('images', 'npy', 'tfds', 'tfrecord'))])
-def test_a_flag_without_its_annex_says_what_to_install(
+def test_a_flag_without_its_package_says_what_to_install(
     bare, monkeypatch, tmp_path, capsys, flags, package):
   monkeypatch.chdir(tmp_path)
   assert main(['main.py', *flags]) == 2
@@ -186,7 +186,7 @@ def test_a_flag_without_its_annex_says_what_to_install(
                   f'installed: pip install extras/towers_{package}, in a clone of towers.')
 
 
-def test_an_evaluator_without_its_annex_says_what_to_install(bare, monkeypatch, tmp_path, capsys):
+def test_an_evaluator_without_its_package_says_what_to_install(bare, monkeypatch, tmp_path, capsys):
   monkeypatch.setenv('TF_CONFIG', '{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}')
   assert main(['main.py', *PLAIN_RUN, f'--checkpoint_dir={tmp_path}']) == 2
   assert 'an evaluator needs the package towers-tools' in capsys.readouterr().err

@@ -77,7 +77,7 @@ _AT_HOME = {
     'towers.validation': 'Validation build_validation build_validation_tower',
     'towers.warm_start.matching': 'InitFrom',
 }
-_OF_ANNEXES = {'check_inputs': 'towers.check_inputs', 'from_tfds': 'towers.data.from_tfds'}
+_OF_EXTRAS = {'check_inputs': 'towers.check_inputs', 'from_tfds': 'towers.data.from_tfds'}
 __all__ = list(_PUBLIC)
 
 if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
@@ -126,8 +126,8 @@ if 'tensorflow' in sys.modules:  # So that 2.x builds graphs from the program's 
 
 
 def __getattr__(name: str) -> Any:
-  if name in _OF_ANNEXES:
-    return importlib.import_module('towers.annexes').load(_OF_ANNEXES[name])
+  if name in _OF_EXTRAS:
+    return importlib.import_module('towers.extras').load_extra(_OF_EXTRAS[name])
   if name not in _PUBLIC:
     homes = [module for module, names in _AT_HOME.items() if name in names.split()]
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}' + (

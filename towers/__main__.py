@@ -3,9 +3,9 @@
 import sys
 
 try:
-  from towers.annexes import ANNEXES, run
+  from towers.extras import FUNCTIONS, run
   command = ' '.join(['python -m towers', *sys.argv[1:2]])
-  if __name__ == '__main__' and command in ANNEXES:  # And not where a child imports it again.
+  if __name__ == '__main__' and command in FUNCTIONS:  # And not where a child imports it again.
     sys.exit(run(command, sys.argv[2:]))
   from towers.cli.command_line import main
 except KeyboardInterrupt:  # While it loads.

@@ -11,6 +11,7 @@ import pytest
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints, Snapshot
+from towers.input.plan import ResumePoint
 from towers.placement.counters import get_global_step
 from towers.tensorflow_v1 import tf
 
@@ -241,7 +242,7 @@ def test_another_dtype_is_another_model(tmp_path):
     get_global_step()
     session.run(tf.global_variables_initializer())
     values = session.run({variable.op.name: variable for variable in tf.global_variables()})
-    Checkpoints(str(tmp_path), keep=1).save(Snapshot(0, values))
+    Checkpoints(str(tmp_path), keep=1).save(Snapshot(ResumePoint(0, 0), values))
   with tf.Graph().as_default(), tf.Session() as session:
     tf.get_variable('weights', [2], tf.float64)
     with pytest.raises(UsageError, match=r'weights: \[2\] float32 in the checkpoint, \[2\] float64 '

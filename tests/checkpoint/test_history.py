@@ -56,7 +56,7 @@ def test_a_best_of_the_other_direction_is_found_anew_with_a_line(before, now, to
   assert history.best_first() == ([1, 2, 3] if now == 'max:rmse' else [3, 2, 1])
   assert [told in line for line in lines] == [True] * bool(told)
   again = History()
-  again.parse(history.format(), 9)
+  again.load(history.content, 9)
   assert again.metric == history.metric
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import towers
 from towers.tensorflow_v1 import tf
-from towers.warm_start.parts import find_part
+from towers.warm_start.slices import find_slice
 
 random = np.random.RandomState(0)
 IDS, LABELS = random.randint(0, 12, (24, 3)).astype('i'), random.randint(0, 2, 24).astype('i')
@@ -54,12 +54,12 @@ def program(kind, n, **changed):
 
 def read(session, name):
   """Returns a variable's value, put together where it is cut."""
-  parts = [(part, variable) for variable in tf.global_variables()
-           for part in [find_part(variable)] if part.name == name]
-  values = session.run([variable for _, variable in parts])
-  whole = np.zeros(parts[0][0].tensor.shape.as_list(), np.asarray(values[0]).dtype)
-  for (part, _), value in zip(parts, values):
-    whole[part.place or ...] = value
+  slices = [(piece, variable) for variable in tf.global_variables()
+           for piece in [find_slice(variable)] if piece.name == name]
+  values = session.run([variable for _, variable in slices])
+  whole = np.zeros(slices[0][0].tensor.shape.as_list(), np.asarray(values[0]).dtype)
+  for (piece, _), value in zip(slices, values):
+    whole[piece.slices or ...] = value
   return whole
 
 

@@ -161,11 +161,11 @@ def test_a_snapshot_goes_on_in_another_graph(tmp_path):
     weights = small.read_variables(program, session)
   other = build(accumulate=2)
   with other.session() as session:
-    session.go_on_from(snapshot)
+    session.resume_from(snapshot)
     session.start()
     assert session.step == 1
     assert [session.train() for _ in range(STEPS)] == pytest.approx(expected, abs=1e-5)
-    session.load(path)
+    session.restore_to_measure(path)
     assert session.step == 1 + STEPS == session.plan.since.step
     small.assert_same_weights(small.read_variables(other, session), weights, tolerance=0)
 

@@ -113,6 +113,13 @@ def test_what_does_not_fit_is_taken_again_and_no_other_step(lacks, kind, tmp_pat
   assert found[0].rewinds == []
 
 
+def test_room_is_counted_for_the_towers_that_train(tmp_path, capsys):
+  remember_most(str(tmp_path), 2)
+  with tf.Graph().as_default():
+    towers.train(build(**ASIDE), checkpoint_dir=str(tmp_path), steps=1)
+  assert 'a step takes 3 micro-batches' in capsys.readouterr().out
+
+
 @pytest.mark.nightly
 def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(tmp_path, monkeypatch):
   def end(shortage, *_, **__):
@@ -277,7 +284,7 @@ def test_an_op_that_no_write_waits_for_proves_nothing():
 
 def test_other_workers_are_told_by_a_file_and_an_exit_code(tmp_path):
   shortage = towers.OutOfMemory('Out of memory', cause='here', step=5, accumulate=2)
-  arguments = dict(program=build(accumulate=1), rebuild=None, worker=object())
+  arguments = dict(program=build(accumulate=1), worker=object())
   with pytest.raises(towers.RunError, match='Start all workers again.*2 micro-batches') as caught:
     take_in_more(shortage, folder=str(tmp_path), **arguments)
   assert caught.value.exit_code == 76 and recall_most(str(tmp_path)) == 3

@@ -2,22 +2,21 @@
 
 Names of variables hold no tower, so 4 towers of TensorFlow 1.14 go on as 1 tower on 2.x.
 
-  loop      step 500 ─► take ─────► step 501 ─► step 502 ─► step 503 …
+  loop      step 500 ─► snapshot ─► step 501 ─► step 502 ─► step 503 …
                           │ values of all variables, between two steps
   thread                  └─► write aside ─► history.json ─► rename its files
                               ─► state file ─► delete oldest
 
-Taking costs the loop one copy, and on the CPU none, since an update never writes into a buffer that
-is still being read. What a killed run leaves half written has another name. Restoring reads every
-tensor and its checksum, and takes the newest checkpoint that is whole.
+A snapshot costs the loop one copy, and on the CPU none, since an update never writes into a buffer
+that is still being read. What a killed run leaves half written has another name. Restoring reads
+every tensor and its checksum, and takes the newest checkpoint that is whole.
 """
 
 import concurrent.futures
 import contextlib
-import functools
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from towers.base.reason import find_reason
 from towers.base.sums import DATA, INDEX
 from towers.base.usage_error import UsageError, format_lines
 from towers.checkpoint.history import HISTORY, History
-from towers.checkpoint.restore import Data, restore
+from towers.checkpoint.restore import Data, restore_variables
 from towers.checkpoint.writer import SUFFIXES, Writer, sync
 from towers.data.digest import DATA_TENSOR
 from towers.input.order import (
@@ -87,15 +86,27 @@ class Snapshot(NamedTuple):
   """Where a run stands between two steps: as good as a checkpoint, in memory.
 
   Attributes:
-    step: how many updates are done.
-    values: of all variables, by name; {} where the variables have them, or those of the chief.
-    point: where the data stands; None where nobody asked.
-    history: of the run, as text, where it goes on from here.
+    point: where the data stands.
+    values: of all variables, by name; {} in a worker that is not the chief.
   """
-  step: int
+  point: ResumePoint
   values: Mapping[str, np.ndarray]
-  point: Optional[ResumePoint] = None
-  history: str = ''
+
+  @property
+  def step(self) -> int:
+    """How many updates are done."""
+    return self.point.step
+
+
+class Restored(NamedTuple):
+  """A checkpoint whose values the variables have now.
+
+  Attributes:
+    path: without file suffixes.
+    point: where its data stood.
+  """
+  path: str
+  point: ResumePoint
 
 
 class Checkpoints:
@@ -106,14 +117,12 @@ class Checkpoints:
     saved_step: the newest that was restored or saved, by the chief where another worker writes.
     error: why the last write failed, if that must end the run; else ''.
     reason: why the last write failed; '' after one that did not.
-    warn: called with a message for the user, perhaps from another thread.
   """
 
   def __init__(self, folder: Optional[str], *, keep: int, writes: bool = True,
                stop_on_full_disk: bool = False,
                inputs: Optional[Inputs] = None, data: Optional[Data] = None,
-               averages: Optional[Averages] = None, names: Names = None, new: Sequence[str] = (),
-               warn: Callable[[str], None] = write_line):
+               averages: Optional[Averages] = None, warn: Callable[[str], None] = write_line):
     """Prepares to save all global variables to a folder, which it makes.
 
     Args:
@@ -122,7 +131,8 @@ class Checkpoints:
       stop_on_full_disk: whether a checkpoint that cannot be written ends the run, or is a warning.
       inputs, data: the order and the examples of the training split, which checkpoints record, and
         a resumed run compares.
-      averages, names, new: see `restore`.
+      averages: of the program's weights, if it has any.
+      warn: called with a message for the user, perhaps from another thread.
 
     Raises:
       UsageError: the folder cannot be made, or its path names another file system.
@@ -143,10 +153,9 @@ class Checkpoints:
       self._constants[AVERAGES_TENSOR] = np.array(averages.decay)
     self._keep = keep
     self._stop_on_full_disk = stop_on_full_disk
-    self.warn = warn
+    self._warn = warn
     self._variables = tf.global_variables()
-    self._data = data
-    self._restore = functools.partial(restore, averages=averages, names=names, new=new, data=data)
+    self._data, self._averages = data, averages
     self._writer: Optional[Writer] = None
     self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
     self._writing: Optional[concurrent.futures.Future] = None
@@ -160,14 +169,12 @@ class Checkpoints:
       raise UsageError(f'checkpoint_dir {folder} cannot be made: {error.strerror}. Choose a folder '
                        'that can be written.') from None
 
-  def restore(self, session: Any, chosen: Optional[str] = None,
-              history: Optional[History] = None) -> Optional[Tuple[str, Snapshot]]:
+  def restore(self, session: Any, chosen: Optional[str] = None, *, names: Names = None,
+              new: Sequence[str] = ()) -> Optional[Restored]:
     """Restores the newest checkpoint that is whole, or the one whose path is chosen.
 
-    The `history` of a run is read from beside it.
-
-    Returns:
-      Its path, and where it stands, without values; or None in an empty folder.
+    `names` and `new` say how it may differ, see `restore_variables`. Returns None in an empty
+    folder.
 
     Raises:
       UsageError: the checkpoint is of another program or other data, or none is whole.
@@ -179,20 +186,18 @@ class Checkpoints:
     reasons: List[str] = []
     for path in [chosen] if chosen else find_checkpoints(self.folder):
       try:
-        notice = self._restore(session, path)
+        notice = restore_variables(session, path, averages=self._averages, names=names, new=new,
+                                   data=self._data)
       except UsageError:
         raise
       except Exception as error:  # A damaged file makes TensorFlow raise anything.
         reasons.append(f'{path} cannot be read: {find_reason(error)}')
         continue
       for reason in reasons:
-        self.warn(f'WARNING: {reason}. The run resumes from the one before it.')
+        self._warn(f'WARNING: {reason}. The run resumes from the one before it.')
       if notice:
-        self.warn(notice)
-      step = int(session.run(get_global_step()))
-      self.saved_step = step
-      point = self._compare_input(session, path, step)
-      return path, Snapshot(step, {}, point, self._read_history(history, path, step))
+        self._warn(notice)
+      return Restored(path, self._find_point(session, path))
     if reasons:
       raise UsageError(f'No checkpoint in {self.folder} can be read:\n{format_lines(reasons)}\nPut '
                        'a copy that is whole there, or give another checkpoint_dir to start anew.')
@@ -219,7 +224,7 @@ class Checkpoints:
     self.write(snapshot)
     self.wait()
     if not self.has_saved(snapshot.step):
-      raise RunError(self.error or f'the checkpoint of step {snapshot.step} could not be written')
+      raise RunError(self.reason)
     return path_of(self.folder, snapshot.step)
 
   def has_saved(self, step: int) -> bool:
@@ -239,25 +244,15 @@ class Checkpoints:
       self._writer.session.close()
       self._writer = None
 
-  def _read_history(self, history, path, step):
-    """Reads the history beside the checkpoint at `path`, as it was after `step`; returns its text.
-    """
-    if history is None:
-      return ''
-    history.read(self.folder, step)
-    if not os.path.exists(os.path.join(self.folder, HISTORY)):
-      write_line(f'{HISTORY} is not beside {path}: the best checkpoint and early stopping start '
-                 'anew')
-    return history.format()
-
-  def _compare_input(self, session, path, step):
+  def _find_point(self, session, path):
     """Returns where the data stands; notes other data, another order, or steps of another size."""
+    step = int(session.run(get_global_step()))
     if self._inputs is None:
       return None
     reader, data, plan = tf.train.load_checkpoint(path), self._data, self._inputs.plan
     texts, is_new = [], False
     if data is not None:
-      texts, is_new = [data.take_up(session, reader, path, step)], bool(data.compare(reader))
+      texts, is_new = [data.begin_epoch(session, reader, path, step)], bool(data.compare(reader))
     seen = int(session.run(get_examples_seen()))
     point, batch_size = read_point(reader, plan, step, seen)
     if is_new:
@@ -275,14 +270,14 @@ class Checkpoints:
     if plan.is_endless:
       texts.append(f'the stream begins anew: what the {seen:,} examples seen came from is not kept')
     for text in filter(None, texts):
-      self.warn(text)
+      self._warn(text)
     return point
 
   def _write(self, snapshot, notes):
     """Writes a checkpoint, whole or not at all, in a thread."""
     try:
       constants = dict(self._constants)
-      if self._inputs is not None and snapshot.point is not None:
+      if self._inputs is not None:
         constants[POINT_TENSOR] = np.array(
             [self._inputs.plan.batch_size, snapshot.point.epoch, snapshot.point.position,
              *snapshot.point.cuts])
@@ -303,13 +298,12 @@ class Checkpoints:
       except OSError:  # Once more, since the checkpoint is there, and would not be named.
         self._forget_oldest(snapshot.step, best_first)
     except (OSError, tf.errors.OpError) as error:
-      text = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
-              f'{find_reason(error)}; those before it stay')
-      self.reason = text
+      self.reason = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
+                     f'{find_reason(error)}; those before it stay')
       if self._stop_on_full_disk:
-        self.error = text
+        self.error = self.reason
       else:
-        self.warn('WARNING: ' + text)
+        self._warn('WARNING: ' + self.reason)
     finally:
       self._writing_step = None
 
@@ -340,4 +334,4 @@ class Checkpoints:
       path = os.path.join(self.folder, name)
       if (name.startswith(PREFIX) and name.endswith(DATA) and
           not os.path.exists(path[:-len(DATA)] + INDEX)):
-        self.warn(f'WARNING: {path} has no index, and cannot be used')
+        self._warn(f'WARNING: {path} has no index, and cannot be used')

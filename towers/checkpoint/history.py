@@ -10,12 +10,12 @@ that will happen again, and so knows exactly what the uninterrupted run knew at 
 
 import math
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from towers.base.best_metric import BestMetric, parse_best_metric
-from towers.base.json_files import recall, seal, unseal
+from towers.base.json_files import recall, seal
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.whole import find_numbers
@@ -103,10 +103,15 @@ class History:
                    if validation['step'] == best[0]]
     return f'{self.metric.name} {value:.4f} after step {best[0]}'
 
+  @property
+  def content(self) -> Dict[str, Any]:
+    """All of it, as JSON has it."""
+    return dict(validations=self._validations, rollbacks=self._rollbacks,
+                metric=str(self.metric), length=self.length)
+
   def format(self) -> str:
     """Returns the text of the file."""
-    return seal(dict(validations=self._validations, rollbacks=self._rollbacks,
-                     metric=str(self.metric), length=self.length)) + '\n'
+    return seal(self.content) + '\n'
 
   def check_metric(self, names: Sequence[str] = ()) -> None:
     """Raises a UsageError if validation does not measure, or did not, the metric of the best."""
@@ -121,23 +126,32 @@ class History:
     found = recall(os.path.join(folder, HISTORY), _SCHEMA,
                    'the best checkpoint and early stopping start anew', warn)
     if found:
-      self._take(found, step)
+      self.load(found, step)
       before = _read_metric(found.get('metric') or '')
       if before.name == self.metric.name and before.mode != self.metric.mode and self._validations:
         warn(f'The best validation in {folder} was {before.describe()}, and is '
              f'{self.metric.describe()} now: {self.describe_best()}. Where that has no checkpoint '
              'any more, the best that has one is taken.')
 
-  def parse(self, text: str, step: int) -> None:
-    """Reads the text of `format`, as it was after `step` updates; raises ValueError."""
-    self._take(unseal(text, _SCHEMA), step)
+  def read_beside(self, path: str, step: int) -> None:
+    """Reads the history beside a checkpoint, of that step; says so where there is none."""
+    folder = os.path.dirname(path)
+    self.read(folder, step)
+    if not os.path.exists(os.path.join(folder, HISTORY)):
+      write_line(f'{HISTORY} is not beside {path}: the best checkpoint and early stopping start '
+                 'anew')
 
-  def _take(self, content, step):
+  def load(self, content: Mapping[str, Any], step: int) -> None:
+    """Becomes the history of a `content`, as it was after `step` updates."""
     if self._is_of_run:
       self.metric = parse_best_metric(content.get('metric') or str(self.metric))
     self.length = content.get('length')
-    self._validations = content['validations']
-    self._rollbacks = [rollback for rollback in content['rollbacks'] if rollback['to'] <= step]
+    self._validations, self._rollbacks = content['validations'], content['rollbacks']
+    self.drop_after(step)
+
+  def drop_after(self, step: int) -> None:
+    """Drops what comes after `step` updates, for a run that goes on from there."""
+    self._rollbacks = [rollback for rollback in self._rollbacks if rollback['to'] <= step]
     self._drop_validations_after(step)
 
   def _drop_validations_after(self, step):

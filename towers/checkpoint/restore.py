@@ -29,7 +29,7 @@ from towers.placement.patterns import choose_all
 from towers.tensorflow_v1 import Session, Variable, tf
 from towers.update.averages import NOT_VARIABLES, Averages, name_average
 from towers.warm_start.matching import Names, rename
-from towers.warm_start.parts import Part, Tensor, find_part
+from towers.warm_start.slices import Tensor, VariableSlice, find_slice
 from towers.warm_start.warm_start import load_values
 
 # Of the planned examples. If more are missing, the batch was probably another.
@@ -59,7 +59,7 @@ class Data(NamedTuple):
           'Resume with the data that it was written with, or give another checkpoint_dir; or, to '
           'go on with its weights, slots and step on the new data, give new_data=True.')
 
-  def take_up(self, session: Session, reader: Any, path: str, step: int) -> str:
+  def begin_epoch(self, session: Session, reader: Any, path: str, step: int) -> str:
     """Lets a checkpoint of other examples begin an epoch of these; returns a notice or ''."""
     difference = self.compare(reader)
     if not difference:
@@ -125,14 +125,15 @@ def read_tensors(reader: Any) -> Dict[str, Tensor]:
           if name not in NOT_VARIABLES}
 
 
-def read_values(reader: Any, parts: Mapping[Variable, Part]) -> Dict[Variable, Any]:
+def read_values(reader: Any, slices: Mapping[Variable, VariableSlice]) -> Dict[Variable, Any]:
   """Returns the values of variables that a checkpoint holds; reads each tensor once."""
-  tensors = {name: reader.get_tensor(name) for name in {part.name for part in parts.values()}}
-  return {variable: part.take(tensors[part.name]) for variable, part in parts.items()}
+  tensors = {name: reader.get_tensor(name) for name in {piece.name for piece in slices.values()}}
+  return {variable: piece.take(tensors[piece.name]) for variable, piece in slices.items()}
 
 
-def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
-            names: Names = None, new: Sequence[str] = (), data: Optional[Data] = None) -> str:
+def restore_variables(session: Session, path: str, *, averages: Optional[Averages] = None,
+                      names: Names = None, new: Sequence[str] = (),
+                      data: Optional[Data] = None) -> str:
   """Gives all global variables of the default graph their values in a checkpoint.
 
   In the session they have their initial values. The path is without file suffixes; `names` and
@@ -149,13 +150,13 @@ def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
   sources = _find_sources(path, names, tensors)
   saved = {name: tensors[source] for name, source in sources.items()}
   averaged = set(averages.variables.values()) if averages else set()
-  parts = {variable: find_part(variable, saved) for variable in tf.global_variables()}
-  expected = {part.name: part.tensor for variable, part in parts.items()
+  slices = {variable: find_slice(variable, saved) for variable in tf.global_variables()}
+  expected = {piece.name: piece.tensor for variable, piece in slices.items()
               if variable not in averaged}
   of_weights = {name_average(name) for name in expected} - set(expected)
   has_averages = not of_weights.isdisjoint(saved)
   if averages and has_averages:
-    expected.update({parts[variable].name: parts[variable].tensor for variable in averaged})
+    expected.update({slices[variable].name: slices[variable].tensor for variable in averaged})
   elif has_averages:
     saved = {name: tensor for name, tensor in saved.items() if name not in of_weights}
   kept = _choose_new(path, new, saved, expected)
@@ -169,8 +170,8 @@ def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
     data.check(reader, path)
 
   started = read_values(reader, {
-      variable: part._replace(name=sources[part.name]) for variable, part in parts.items()
-      if part.name in saved})
+      variable: piece._replace(name=sources[piece.name]) for variable, piece in slices.items()
+      if piece.name in saved})
   if averages and not has_averages:
     started.update({averages.variables[name]: started[weight]
                     for name, weight in averages.weights.items() if weight in started})

@@ -12,7 +12,7 @@ from towers.checkpoint.history import History
 from towers.checkpoint.restore import check_same_variables, open_reader, read_tensors, read_values
 from towers.tensorflow_v1 import Session, tf
 from towers.update.averages import AVERAGES_TENSOR, name_average
-from towers.warm_start.parts import Part, Tensor, find_part
+from towers.warm_start.slices import Tensor, VariableSlice, find_slice
 
 
 def find_best(folder: str, metric: Optional[str]) -> int:
@@ -37,7 +37,7 @@ def restore_weights(session: Session, path: str) -> None:
   try:
     reader = open_reader(path)
     tensors = read_tensors(reader)
-    parts = {variable: find_part(variable, tensors) for variable in variables}
+    slices = {variable: find_slice(variable, tensors) for variable in variables}
     averages = {variable: name_average(variable.op.name) for variable in variables
                 if name_average(variable.op.name) in tensors}
     if averages and not reader.has_tensor(AVERAGES_TENSOR):
@@ -45,13 +45,13 @@ def restore_weights(session: Session, path: str) -> None:
                  'validation did not measure: the weights are taken. A variable of this name in '
                  'predict reads it.')
       averages = {}
-    parts.update({variable: Part(name, Tensor(variable.shape, variable.dtype.base_dtype))
+    slices.update({variable: VariableSlice(name, Tensor(variable.shape, variable.dtype.base_dtype))
                   for variable, name in averages.items()})
-    expected = {part.name: part.tensor for part in parts.values()}
+    expected = {piece.name: piece.tensor for piece in slices.values()}
     check_same_variables(
         path, {name: tensor for name, tensor in tensors.items() if name in expected}, expected,
         fix='Give the flags that it was written with, or another checkpoint_dir.')
-    for variable, value in read_values(reader, parts).items():
+    for variable, value in read_values(reader, slices).items():
       variable.load(value, session)
   except UsageError:
     raise

@@ -10,7 +10,7 @@ import numpy as np
 
 from towers.base.sums import DATA, INDEX, SUMS, write_sums
 from towers.tensorflow_v1 import tf
-from towers.warm_start.parts import find_part
+from towers.warm_start.slices import find_slice
 
 # In the order in which they get their names, and in reverse that in which they are deleted.
 SUFFIXES = (DATA, SUMS, INDEX)
@@ -25,10 +25,10 @@ class Writer:
       prefix = tf.placeholder(tf.string, [])
       values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
       values += [tf.placeholder(constant.dtype) for constant in constants.values()]
-      parts = [find_part(variable) for variable in variables]
+      slices = [find_slice(variable) for variable in variables]
       op = tf.raw_ops.SaveV2(
-          prefix=prefix, tensor_names=[part.name for part in parts] + list(constants),
-          shape_and_slices=[part.spec for part in parts] + [''] * len(constants),
+          prefix=prefix, tensor_names=[piece.name for piece in slices] + list(constants),
+          shape_and_slices=[piece.spec for piece in slices] + [''] * len(constants),
           tensors=values)
     # One thread of its own, so that writing takes none from the towers.
     self.session = tf.Session(

@@ -162,9 +162,9 @@ def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
     return CheckReport(num_towers, rows, ['Even the losses of one tower are not finite.'])
   draws = ', '.join(first.stateful_draws)
   # On one tower nothing tells values of all towers from those of the batch.
-  causes = _judge(parted, several, num_towers)
+  causes = _find_causes(parted, several, num_towers)
   if not causes and num_towers > 1 and not all(row.agrees for row in rows):
-    causes = _judge(first, one, num_towers) or _find_normalised(first) or (
+    causes = _find_causes(first, one, num_towers) or _find_normalised(first) or (
         [] if draws else [_find_reason(rows)])
   if not draws:
     return CheckReport(num_towers, rows, causes)
@@ -195,7 +195,7 @@ def _compare(one, noisy, several) -> List[Difference]:
   return rows
 
 
-def _judge(trial, steps, num_towers) -> List[str]:
+def _find_causes(trial, steps, num_towers) -> List[str]:
   """Returns what the law says of tower 0's batches, of the first for which it says anything."""
   with trial.open() as session:
     for step in steps if num_towers > 1 and not trial.stateful_draws else ():

@@ -11,19 +11,19 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import flags
 
-from towers.annexes import load as load_annex
 from towers.base.output import flush_streams, open_closed_streams, quieted
 from towers.base.usage_error import ToldError, UsageError
 from towers.cli import jobs
 from towers.cli.flags import parse_flags
 from towers.cli.user_functions import give_function, give_predict
 from towers.cli.xla import set_xla
+from towers.extras import load_extra
 from towers.placement.cluster import read_cluster
 from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.settings.config import Config
 from towers.settings.outputs import check_outputs
-from towers.training.claim import claim
+from towers.training.lock_outputs import lock_outputs
 from towers.training.reporting.result import write_result
 
 
@@ -82,7 +82,7 @@ def _find_command(script: str) -> List[str]:
 def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[str]) -> int:
   """Does the job that a config names; returns the exit code. `command` starts the program again."""
   if config.doctor:
-    return 0 if load_annex('--doctor')() else 1
+    return 0 if load_extra('--doctor')() else 1
   if config.predict:
     check_outputs(result_file=config.result_file, report=config.report)
     jobs.predict(config)
@@ -90,9 +90,10 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
   cluster = read_cluster(os.environ)
   config = config.for_worker(cluster)
   trains = not (config.check or config.find_batch or config.input_only)
-  with quieted(config.quiet and trains), claim(config.run, cluster, export_dir=config.export_dir):
+  with quieted(config.quiet and trains), \
+      lock_outputs(config.run, cluster, export_dir=config.export_dir):
     if config.autotune:
-      config = load_annex('--autotune')(config, cluster=cluster, command=command)
+      config = load_extra('--autotune')(config, cluster=cluster, command=command)
     set_xla(config.xla, os.environ)
     if config.deterministic:  # What XLA compiles is cached by it.
       os.environ['TF_CUDNN_DETERMINISTIC'] = '1'

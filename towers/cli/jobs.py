@@ -6,11 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, Sequence
 
 import towers.models as models
-from towers.annexes import load as load_annex
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_parameters
 from towers.cli.user_functions import find_predict, load_function
 from towers.data import DataSet, Examples, LoadSettings, load
+from towers.extras import load_extra
 from towers.input.micro_batches import read_accumulate
 from towers.placement.cluster import Cluster
 from towers.process.run_error import end_process
@@ -35,11 +35,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
     startup: entered.
     signals: entered.
   """
-  from towers.cli.build import build_configured
-  from towers.placement.workers import Workers
-  from towers.tensorflow_v1 import tf
   from towers.tower.losses import ScalarLoss
-  from towers.training.reporting.describe import describe_ops
   from towers.training.run import Run
 
   _check_warm_start(config, cluster)
@@ -47,42 +43,50 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   export = None
   if config.export_dir:
     # A model that cannot be exported is refused before all those steps, rather than after.
-    export = load_annex('--export_dir')(
+    export = load_extra('--export_dir')(
         config.export_dir, checkpoint_dir=config.checkpoint_dir, examples=data_set.train,
         predict=_find_predict(config, data_set), best_metric=config.best_metric)
   model = _build_model(config, data_set)
-  settings = dict(dataclasses.asdict(config),
-                  last_batch=_choose_last_batch(config, devices, cluster, data_set.train))
-
-  def build(accumulate):
-    with tf.Graph().as_default() as graph:
-      startup.begin('graph', lambda: (
-          f'building the graph ({len(graph.get_operations()):,} ops so far)'))
-      changes = dict(accumulate=accumulate, last_batch=settings['last_batch'])
-      try:
-        program = build_configured(dataclasses.replace(config, **changes), model, data_set,
-                                   Workers(cluster.num_workers, cluster.rank))
-      except ScalarLoss:
-        if config.last_batch != 'auto':
-          raise
-        settings['last_batch'] = 'keep'
-        return build(accumulate)
-      startup.note(describe_ops(graph, len(devices.names)))
-    return program
-
-  source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
+  told = dict(dataclasses.asdict(config),
+              last_batch=_choose_last_batch(config, devices, cluster, data_set.train))
+  source = ''
+  if data_set.source:
+    source = f'{data_set.source}; damaged records: {config.on_bad_record}'
   if cluster.trains_together and data_set.bad_records is not None:
     # A step that fails while workers wait for each other crashes TensorFlow 1.14 now and then.
     data_set.bad_records.on_failure = lambda message: end_process(message, 2)
-  run = Run(config.run, settings, startup, signals, bad_records=data_set.bad_records)
-  run.train(
-      build, config, devices=devices, num_towers=len(devices.names) - config.validation_tower,
-      splits=(data_set.train, data_set.validation),
-      described=dict(data=config.data, source=source, model=config.model,
-                     update=f'{config.optimizer}, {config.schedule} schedule, '
-                            f'peak rate {config.peak_learning_rate():g}'))
+  run = Run(config.run, told, startup, signals, bad_records=data_set.bad_records)
+  with run.joined(config, devices, (data_set.train, data_set.validation)) as accumulate:
+    def build():
+      return _build_timed(dataclasses.replace(
+          config, accumulate=accumulate, last_batch=told['last_batch']), model, data_set, startup)
+
+    try:
+      program = build()
+    except ScalarLoss:
+      if config.last_batch != 'auto':
+        raise
+      told['last_batch'] = 'keep'
+      program = build()
+    run.train(program, data=config.data, source=source, model=config.model,
+              update=f'{config.optimizer}, {config.schedule} schedule, '
+                     f'peak rate {config.peak_learning_rate():g}')
   if export is not None and not cluster.is_evaluator:
     write_line(f'exported to {export()}')
+
+
+def _build_timed(config, model, data_set, startup):
+  """Returns the program, in a graph of its own, while `startup` shows how that grows."""
+  from towers.cli.build import build_configured
+  from towers.tensorflow_v1 import tf
+  from towers.training.reporting.describe import describe_ops
+
+  with tf.Graph().as_default() as graph:
+    startup.begin('graph', lambda: (
+        f'building the graph ({len(graph.get_operations()):,} ops so far)'))
+    program = build_configured(config, model, data_set)
+    startup.note(describe_ops(graph, len(program.devices.names)))
+  return program
 
 
 def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Examples) -> str:
@@ -136,7 +140,7 @@ def check(config: Config, data_set: DataSet) -> bool:
 def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   """Measures the input modes without towers; returns examples per second by mode."""
   from towers.placement.devices import build_devices
-  measure = load_annex('--input_only')
+  measure = load_extra('--input_only')
   devices = build_devices(config.num_towers, config.device)
   return measure(
       data_set.train, devices, batch_size=config.batch_size,
@@ -150,7 +154,7 @@ def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dic
 
   Returns what it found, as `--result_file` holds it.
   """
-  find = load_annex('--find_batch')
+  find = load_extra('--find_batch')
   return find(config, _build_devices(config), num_examples=data_set.train.num_examples,
               command=command)
 
@@ -161,7 +165,7 @@ def predict(config: Config) -> None:
   if config.export_dir is None:
     data_set = load_data(config)
     of_run = dict(predict=_find_predict(config, data_set), examples=data_set.train)
-  load_annex('--predict')(config, **of_run)
+  load_extra('--predict')(config, **of_run)
 
 
 def _build_devices(config):

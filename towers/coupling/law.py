@@ -92,7 +92,7 @@ def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[
         ' '.join(found), num_parts, FIX)
 
 
-def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
+def check_program(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
   """Does what `check_towers` does for a program, from the rows that its feed has let see."""
   plan = program.plan
   sums, of_layers, joined = [set(program.graph.get_collection(key))
@@ -109,7 +109,7 @@ def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
 
 
 def has_parts(program: Any) -> bool:
-  """Returns whether there is anything to judge: several parts of a step, or rows that fill up."""
+  """Returns whether there is anything to check: several parts of a step, or rows that fill up."""
   return _count_parts(program) > 1 or program.towers[0].batch.is_padded
 
 

@@ -11,8 +11,6 @@ import functools
 import os
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from towers.annexes import ANNEXES
-from towers.annexes import load as load_annex
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError, check_choice
 from towers.data.arrays import from_arrays
@@ -23,6 +21,7 @@ from towers.data.examples import DataSet, Examples
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, HOW_TO_GET, load_idx_folder
 from towers.data.records import from_tfrecords
 from towers.data.synthetic import load_synthetic
+from towers.extras import FUNCTIONS, load_extra
 
 __all__ = [
     'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays',
@@ -30,8 +29,8 @@ __all__ = [
     'load_cifar', 'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic',
     'load_tfds_folder', 'load_tfrecord_folder']
 
-# What the annex towers-data loads, and the settings that each has a use for.
-_ANNEXED_DATA = {
+# What towers-data loads, and the settings that each has a use for.
+_OF_TOWERS_DATA = {
     'cifar10': (), 'cifar100': (), 'npy': ('num_classes',),
     'images': ('image_size', 'max_image_pixels'),
     'tfrecord': ('image_size', 'max_image_pixels', 'num_classes', 'first_label'),
@@ -111,23 +110,23 @@ def _find_folder(name: str, data_dir: Any) -> Any:
   return data_dir
 
 
-def _load_annexed(name: str, settings: LoadSettings) -> DataSet:
-  used = {setting: getattr(settings, setting) for setting in _ANNEXED_DATA[name]}
-  return load_annex(f'data={name}')(settings.data_dir, augment=settings.augment, seed=settings.seed,
+def _load_extra_data(name: str, settings: LoadSettings) -> DataSet:
+  used = {setting: getattr(settings, setting) for setting in _OF_TOWERS_DATA[name]}
+  return load_extra(f'data={name}')(settings.data_dir, augment=settings.augment, seed=settings.seed,
                                     bad_records=BadRecords(settings.on_bad_record), **used)
 
 
 DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
-    name: functools.partial(_load_annexed if name in _ANNEXED_DATA else _load_own, name)
-    for name in ('sample', 'fashion_mnist', 'mnist', 'synthetic', *_ANNEXED_DATA)}
+    name: functools.partial(_load_extra_data if name in _OF_TOWERS_DATA else _load_own, name)
+    for name in ('sample', 'fashion_mnist', 'mnist', 'synthetic', *_OF_TOWERS_DATA)}
 # The data sets that have a use for a setting; elsewhere it is a mistake.
 _ONLY_FOR = {
     'data_dir': tuple(name for name in DATA_SETS if name not in ('sample', 'synthetic')),
-    **{setting: tuple(name for name, used in _ANNEXED_DATA.items() if setting in used)
+    **{setting: tuple(name for name, used in _OF_TOWERS_DATA.items() if setting in used)
        for setting in ('image_size', 'num_classes', 'first_label')}}
 
 
 def __getattr__(name: str) -> Any:
-  if f'towers.data.{name}' not in ANNEXES:
+  if f'towers.data.{name}' not in FUNCTIONS:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return load_annex(f'towers.data.{name}')
+  return load_extra(f'towers.data.{name}')

@@ -3,7 +3,7 @@
   none       as they are
   cifar      padded by 4 zeros on each side, cropped at random, mirrored half of the time
              (He et al. 2016, section 4.2)
-  imagenet   of encoded images alone, which the annex towers-data reads
+  imagenet   of encoded images alone, which towers-data reads
 
 Validation always takes images as they are, or their middle.
 """

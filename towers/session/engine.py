@@ -21,7 +21,7 @@ import numpy as np
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Snapshot
-from towers.coupling.law import has_parts, judge
+from towers.coupling.law import check_program, has_parts
 from towers.input.order import read_point
 from towers.input.plan import ResumePoint
 from towers.placement.collectives import meet_towers
@@ -93,7 +93,7 @@ class Engine:
     self.agree = self._votes.agree
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
-    self._has_said_empty = self._is_judged = False
+    self._has_said_empty = self._is_checked = False
 
     self.calls = Calls(session, program)
 
@@ -136,10 +136,10 @@ class Engine:
     """Gives all workers the chief's variables, the counters too, and counts on from there."""
     self.has_begun = True
     self.broadcast()
-    self.stand_at(point)
+    self.count_from(point)
 
-  def stand_at(self, point: ResumePoint) -> None:
-    """Counts on from where the variables and counters stand."""
+  def count_from(self, point: ResumePoint) -> None:
+    """Counts steps and examples on from where the variables are."""
     self.step = point.step
     self.metrics.plan = self.plan = self.program.plan.resumed_at(point)
 
@@ -156,14 +156,14 @@ class Engine:
     if not is_first:  # What has moved starts one after another, see `build_inputs`.
       self.start_validation()
     if not self.plan.is_by_hand:
-      self._judge(rows)
+      self._check(rows)
     self.runs += 1
     self.activity = 'the first step'
 
-  def _judge(self, rows):
+  def _check(self, rows):
     with uncompiled():
-      judge(self.program, self.session, rows)
-    self._is_judged = True
+      check_program(self.program, self.session, rows)
+    self._is_checked = True
 
   @contextlib.contextmanager
   def fed(self, batch: Any) -> Iterator[None]:
@@ -173,8 +173,8 @@ class Engine:
       raise UsageError('The program takes its batches from train=, and session.train(batch) gives '
                        'one by hand: build it with train=towers.from_stream(like=example).')
     count, feeds = deal_batch(program.feed, batch)
-    if not self._is_judged:
-      self._judge([[feeds[0][part] for part in template.flatten()]
+    if not self._is_checked:
+      self._check([[feeds[0][part] for part in template.flatten()]
                    for template in program.feed.templates])
     self.metrics.mark()  # By the former plan.
     # The step is the last one of an epoch, which may be smaller.
@@ -188,7 +188,7 @@ class Engine:
     finally:
       self.calls.run_by(None)
       self.metrics.mark()
-      self.stand_at(ResumePoint(self.step, self.plan.examples_before(self.step)))
+      self.count_from(ResumePoint(self.step, self.plan.examples_before(self.step)))
 
   def start_validation(self) -> None:
     """Starts the iterators of the validation split, and fills its staging areas."""
@@ -224,7 +224,7 @@ class Engine:
       return
     self.training_moved = True
     plan = self.program.plan
-    self.stand_at(ResumePoint(step, seen, *divmod(seen, plan.examples_per_epoch)))
+    self.count_from(ResumePoint(step, seen, *divmod(seen, plan.examples_per_epoch)))
     if seen == plan.examples_before(step):
       return  # As in a run of which nothing was set.
     write_line(f'WARNING: global_step was {was} and is now {step}, and examples_seen is {seen}: '
@@ -337,7 +337,8 @@ class Engine:
       losses.append(tower_losses)
       finite.append(are_finite)
 
-    self.step += bool(is_done)
+    if is_done:
+      self.step += 1
     self.training_moved = not is_done  # Unless it is skipped.
     self.calls.update = None
     return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
@@ -351,15 +352,15 @@ class Engine:
 
   def finish_pass(self, validation_pass: ValidationPass, goes_on: Callable[[], bool]) -> None:
     """Measures the rest of a pass without training, as `Session.finish_validation` does."""
-    measure = self.calls.measure
-    assert measure is not None, 'there is a pass'
+    measure, validation = self.calls.measure, self._validation
+    assert measure is not None and validation is not None, 'there is a pass'
     with self.averaged():
       while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
         self.calls.begin_run(validation_pass.num_runs)
         sums, *rows = measure()
         validation_pass.add(sums, rows)
         self.runs += 1
-    sum_workers = self._validation and self._validation.sum_workers
+    sum_workers = validation.sum_workers
     if validation_pass.is_complete and sum_workers:
       validation_pass.sum_up(functools.partial(sum_workers, self.session))
       self.runs += 1
@@ -394,10 +395,10 @@ class Engine:
     """Returns the variables and where the data stands, as `Session.snapshot` does."""
     self.check_replicas()
     if self.program.workers.rank != 0:
-      return Snapshot(self.step, {})
+      return Snapshot(self.plan.point_at(self.step), {})
     values = self.session.run({variable.op.name: variable for variable in tf.global_variables()})
     step, seen = (int(values[counter.op.name]) for counter in self._counters)
-    return Snapshot(step, values, self.plan.point_at(step)._replace(examples=seen))
+    return Snapshot(self.plan.point_at(step)._replace(examples=seen), values)
 
   def read_point(self, reader: Any) -> ResumePoint:
     """Returns where the data stands, of a checkpoint whose values the variables have."""

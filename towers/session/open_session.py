@@ -1,6 +1,6 @@
 """The open session: a program's variables from when its `tf.Session` is opened until it is closed.
 
-  opened ─► resume | load ─► start ─► (steps) ─► snapshot, save ─► closed
+  opened ─► resume | restore ─► start ─► (steps) ─► snapshot, save ─► closed
 
 This is the only place that opens a program's `tf.Session`: it meets the other workers, gives the
 variables their values, and explains errors in plain words.
@@ -9,15 +9,15 @@ variables their values, and explains errors in plain words.
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, TypeVar
 
 from towers.base.output import write_line
 from towers.base.sums import INDEX
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import Checkpoints, Snapshot, path_of
+from towers.checkpoint.checkpoints import Checkpoints, Restored, Snapshot, path_of
 from towers.checkpoint.history import History
 from towers.checkpoint.lock import lock_folder
-from towers.checkpoint.restore import Data, open_reader, restore
+from towers.checkpoint.restore import Data, open_reader, restore_variables
 from towers.checkpoint.weights import find_best
 from towers.data.digest import Digest, take_digest
 from towers.input.plan import Plan, ResumePoint
@@ -199,17 +199,18 @@ class OpenSession:
       UsageError: there is no checkpoint, or it is of another program, other data or another batch
         size.
     """
-    def find():
+    def restore(session):
       own, chosen = folder, None
       if best:
         chosen = path_of(folder, find_best(folder, best_metric))
       elif os.path.exists(folder + INDEX):
         own, chosen = os.path.dirname(folder) or '.', folder
       if not os.path.isdir(own):
-        return None, None
-      return self.checkpoints_in(own, names=map, new=new, new_data=new_data), chosen
+        return None
+      return self.checkpoints_in(own, new_data=new_data).restore(
+          session, chosen, names=map, new=new)
 
-    path = self._restore(find)
+    path = self._resume_from(restore)
     if path is None:
       raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
     self.start()
@@ -228,45 +229,49 @@ class OpenSession:
     """
     path = None
     if checkpoints is not None:
-      path = self._restore(lambda: (checkpoints, None), history)
+      path = self._resume_from(checkpoints.restore, history)
       checkpoints.saved_step = self.step if path else None
     if path is None:
       with self._called(begins=False) as engine:
         engine.begin()
     return path
 
-  def _restore(self, find: Callable[[], Tuple[Optional[Checkpoints], Optional[str]]],
-               history: Optional[History] = None) -> Optional[str]:
-    """The chief restores a checkpoint, and the others are told; returns its path, None without one.
+  def _resume_from(self, restore: Callable[[Any], Optional[Restored]],
+                   history: Optional[History] = None) -> Optional[str]:
+    """The chief restores a checkpoint, by `restore(session)`, and all workers resume from it.
 
-    `find` returns the chief's `Checkpoints`, or None, and the path of one, or None for the newest.
+    Returns its path, or None without one.
     """
     with self._called(begins=False) as engine:
-      def restore_one():
-        checkpoints, chosen = find()
-        return checkpoints and checkpoints.restore(engine.session, chosen, history)
+      def restore_with_history():
+        restored = restore(engine.session)
+        if restored is None:
+          return None
+        if history is not None:
+          history.read_beside(restored.path, restored.point.step)
+        return (*restored, None if history is None else history.content)
 
       worker, warm_start = self._worker, self.program.warm_start
-      found = restore_one() if worker is None else follow_chief(worker, restore_one)
-      if found is None:
+      told = (restore_with_history() if worker is None else
+              follow_chief(worker, restore_with_history))
+      if told is None:
         return None
-      path, (_, _, point, text) = found
+      path, point, content = told
       if warm_start is not None and not engine.has_begun and self.program.workers.rank == 0:
         write_line(f'initial weights: those of the checkpoint; {warm_start.source} is not read')
       engine.resume(ResumePoint(*point))
       if history is not None:
-        history.parse(text, engine.step)
+        history.load(content, engine.step)
       return path
 
-  def go_on_from(self, snapshot: Snapshot) -> None:
+  def resume_from(self, snapshot: Snapshot) -> None:
     """Gives the variables the values of a snapshot, also of another graph; starts no input."""
-    assert snapshot.point is not None
     with self._called(begins=False) as engine:
       load_values(engine.session, {variable: snapshot.values[variable.op.name]
                                    for variable in tf.global_variables()})
       engine.resume(snapshot.point)
 
-  def load(self, path: str) -> None:
+  def restore_to_measure(self, path: str) -> None:
     """Gives the variables a checkpoint's values, to measure them; compares no data.
 
     Raises:
@@ -275,7 +280,7 @@ class OpenSession:
     """
     engine = self._engine
     with self.as_default():
-      notice = restore(engine.session, path, averages=self.program.averages)
+      notice = restore_variables(engine.session, path, averages=self.program.averages)
       if notice:
         write_line(notice)
       engine.resume(engine.read_point(open_reader(path)))
@@ -286,8 +291,8 @@ class OpenSession:
       engine.start(engine.step)
 
   def checkpoints_in(self, folder: Optional[str], *, keep: int = 1 << 30,
-                     stop_on_full_disk: bool = False, names: Names = None,
-                     new: Sequence[str] = (), new_data: bool = False) -> Checkpoints:
+                     stop_on_full_disk: bool = False, new_data: bool = False,
+                     warn: Callable[[str], None] = write_line) -> Checkpoints:
     """Returns what saves the program to a folder, and restores it; see `Checkpoints`."""
     program, writes, data = self.program, self.program.workers.rank == 0, None
     if writes and folder is not None:
@@ -297,7 +302,7 @@ class OpenSession:
     with program.graph.as_default():
       return Checkpoints(folder, keep=keep, writes=writes, stop_on_full_disk=stop_on_full_disk,
                          inputs=program.feed.inputs, averages=program.averages, data=data,
-                         names=names, new=new)
+                         warn=warn)
 
   def scale_learning_rate(self, factor: float) -> None:
     """Multiplies the schedule's rate by `factor`, if the program is built for on_nan=rollback."""
@@ -320,8 +325,11 @@ class OpenSession:
   def _explain(self, error):
     if not is_run_error(error):
       return error
-    others = self._worker and self._worker.peers.explain(error)
-    return others or explain(error, self._engine)
+    if self._worker is not None:
+      others = self._worker.peers.explain(error)
+      if others is not None:
+        return others
+    return explain(error, self._engine)
 
   @contextlib.contextmanager
   def _called(self, name: str = '', *, begins: bool = True) -> Iterator[Engine]:

@@ -9,8 +9,8 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
-from towers.annexes import load as load_annex
 from towers.base.usage_error import UsageError
+from towers.extras import load_extra
 from towers.placement.cluster import read_cluster
 from towers.tensorflow_v1 import Tensor, tf
 from towers.training_graph import TrainingGraph
@@ -55,7 +55,7 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
   """
   if not read_cluster(os.environ).is_chief:
     return ''
-  return load_annex('towers.export')(
+  return load_extra('towers.export')(
       export_dir, predict=predict, examples=program.train_examples, checkpoint_dir=checkpoint_dir,
       best_metric=best_metric, inputs=inputs)
 

@@ -6,7 +6,8 @@
     print(session.validate())              the whole validation split, every metric as a mean
 
 A training run and an evaluator are loops over its public methods. They open it by `opened`, and
-decide themselves where it goes on from, by `resume` or `load`; whoever trains then calls `start`.
+decide themselves where it goes on from, by `resume`, `resume_from` or `restore_to_measure`; whoever
+trains then calls `start`.
 """
 
 import contextlib

@@ -3,27 +3,27 @@
 import os
 from typing import Optional
 
-from towers.annexes import load as load_annex
 from towers.base.files import file_aside, name_other_kind, sweep
 from towers.base.paths import describe_no_folder
 from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
+from towers.extras import load_extra
 from towers.process.run_error import RunError
 
 _PROBE_BYTES = 4096
-_ANNEXES = dict(report='--report', trace_file='--trace_steps', export_dir='--export_dir')
+_OF_EXTRAS = dict(report='--report', trace_file='--trace_steps', export_dir='--export_dir')
 
 
 def check_outputs(**paths: Optional[str]) -> None:
   """Makes the folders that a run writes to, writes to each, and sweeps what a killed run left.
 
   Raises:
-    UsageError: a path cannot be written, or the annex that writes it is missing; names the flag.
+    UsageError: a path cannot be written, or what writes it is not installed; names the flag.
     RunError: the disk of the checkpoints is full.
   """
   for name, path in paths.items():
-    if path is not None and name in _ANNEXES:
-      load_annex(_ANNEXES[name])  # Refused at once, rather than after the graph is built.
+    if path is not None and name in _OF_EXTRAS:
+      load_extra(_OF_EXTRAS[name])  # Refused at once, rather than after the graph is built.
     if path is not None:
       (_check_folder if name.endswith('_dir') else _check_file)(name, path)
 

@@ -9,6 +9,7 @@
 import inspect
 from typing import Any, Callable, Dict, Iterable, List, Union
 
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_parameters
 
 
@@ -39,7 +40,6 @@ class Callback:
 
 
 AnyCallback = Union[Callback, Callable[[int, float], Any]]
-_Methods = Dict[str, List[Callable[..., Any]]]  # By name.
 _PARAMETERS = {name: list(inspect.signature(method).parameters)[1:]
                for name, method in vars(Callback).items() if name.startswith('on_')}
 # How methods were called before they took the run, and what to write now.
@@ -110,43 +110,31 @@ def _write(name):
 class Callbacks:
   """The callbacks of a run in the order in which they are called: its own, then the user's."""
 
-  def __init__(self, run: Any, users: Iterable[Callback], save: Callable[[], Any]):
-    """Finds the user's; `save` saves what the run can go on from, if one of these fails."""
-    self._run, self._save = run, save
-    self._own: _Methods = {name: [] for name in _PARAMETERS}
-    self._users: _Methods = {name: [] for name in _PARAMETERS}
-    for callback in users:
-      _find_methods(callback, self._users)
+  def __init__(self, run: Any, own: Iterable[Callback], users: Iterable[Callback]):
+    self._run = run
+    self._own, self._users = _find_methods(own), _find_methods(users)
 
-  def add(self, callback: Callback) -> None:
-    """Adds one of the run's own."""
-    _find_methods(callback, self._own)
-
-  def call(self, name: str, *more: Any) -> None:
-    """Calls all methods of a name, such as 'on_step'.
-
-    A user's may take their time, and an exception in one ends the run once its step is saved.
-    """
+  def call(self, name: str) -> None:
+    """Calls all methods of a name, such as 'on_step'; a user's may take their time."""
     for method in self._own[name]:
-      method(self._run, *more)
+      method(self._run)
     if self._users[name]:
-      try:
-        with self._run.session.watchdog.paused():
-          for method in self._users[name]:
-            method(self._run, *more)
-      except Exception:
-        self._save()
-        raise
+      with self._run.session.watchdog.paused():
+        for method in self._users[name]:
+          method(self._run)
 
   def warn(self, text: str) -> None:
-    """Gives all of them a warning; from any thread, so that nothing is saved if one fails."""
-    for methods in self._own, self._users:
-      for method in methods['on_warning']:
-        method(self._run, text)
+    """Gives all of them a warning; from any thread."""
+    if not self._own['on_warning']:  # Nothing shows the run yet.
+      write_line(text)
+      return
+    for method in self._own['on_warning'] + self._users['on_warning']:
+      method(self._run, text)
 
 
-def _find_methods(callback: Callback, methods: _Methods) -> None:
-  """Adds the methods that a callback's class, or the object, has of its own."""
-  for name, others in methods.items():
-    if getattr(type(callback), name) is not getattr(Callback, name) or name in vars(callback):
-      others.append(getattr(callback, name))
+def _find_methods(callbacks: Iterable[Callback]) -> Dict[str, List[Callable[..., Any]]]:
+  """Returns, by name, the methods that the callbacks' classes, or the objects, have of their own.
+  """
+  return {name: [getattr(callback, name) for callback in callbacks
+                 if getattr(type(callback), name) is not getattr(Callback, name) or
+                 name in vars(callback)] for name in _PARAMETERS}

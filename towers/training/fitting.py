@@ -9,7 +9,7 @@ memory: it remembers the number and ends, and all start again.
 """
 
 import os
-from typing import Callable, Optional
+from typing import Optional
 
 from towers.base.json_files import recall, write_sealed
 from towers.base.output import write_line
@@ -49,15 +49,13 @@ def recall_accumulate(folder: Optional[str], *, batch_size: int, num_towers: int
   return accumulate
 
 
-def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
-                 rebuild: Callable[[int], TrainingGraph], folder: Optional[str],
+def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *, folder: Optional[str],
                  worker: Optional[Worker] = None) -> TrainingGraph:
   """Returns the program in more micro-batches, and remembers how much may fit.
 
   Args:
     shortage: what happened.
     program: that does not fit.
-    rebuild: builds it in a number of micro-batches.
     folder: of checkpoints, or None.
     worker: this process among several workers, or None.
 
@@ -81,7 +79,7 @@ def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
   write_line(f'out of memory {shortage.cause}; accumulate=auto {goes_on} in {_count(accumulate)} a '
              f'step, each of {most:,} examples per tower')
   try:
-    return rebuild(accumulate)
+    return program.build_again(accumulate)
   except (UsageError, ValueError) as error:
     raise RunError(f'{shortage} accumulate=auto cannot take the step in {_count(accumulate)} here: '
                    f'{error}') from None
@@ -90,7 +88,7 @@ def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
 def recall_most(folder: str) -> Optional[int]:
   """Returns the most examples per tower of a micro-batch, or None; warns of a damaged file."""
   found = recall(os.path.join(folder, ROOM), {_MOST: int}, 'how much fits is found out anew')
-  return found and found[_MOST] or None
+  return (found[_MOST] or None) if found else None
 
 
 def remember_most(folder: str, most: int) -> bool:

@@ -8,7 +8,7 @@ anywhere, by a signal, a fault or `kill -9`, and the next one does the rest.
 
 import signal
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional
 
 from towers.base.reason import is_about_room
 from towers.checkpoint.checkpoints import Checkpoints, Snapshot
@@ -25,19 +25,13 @@ MOST_SKIPPED_IN_A_ROW = 10
 
 
 class LoopEnd(NamedTuple):
-  """The result of a loop.
+  """The result of a loop, besides what it has told the run.
 
   Attributes:
-    step: weight updates, those before a resume included.
     train_loss: the mean loss of the last step's global batch, or None if no step was left.
-    validation: each metric's mean over the validation split at the end; empty without validation.
-    validation_examples: how many examples these means are over.
     stopped: why the loop has ended before the last step, or None.
   """
-  step: int
   train_loss: Optional[float]
-  validation: Dict[str, float]
-  validation_examples: int
   stopped: Optional[str] = None
 
 
@@ -61,13 +55,12 @@ class Loop:
     self._run, self._session, self._timetable = run, run.session, timetable
     self._progress, self._signals, self._clock = progress, signals, clock
     self._checkpoints, self._history = checkpoints, history
-    checkpoints.warn = run.warn
     self._validation = run.session.program.validation
     self._has_other_workers = run.session.program.workers.num_workers > 1
     self._agree = run.session.agree
     self._running: Optional[ValidationPass] = None
     self._began: Optional[Snapshot] = None  # When a pass did that goes on beside the steps.
-    self._finished: Optional[ValidationPass] = None
+    self._measured: Optional[int] = None  # The step whose weights the last pass was over.
     self._has_news = False  # The history has a validation that no checkpoint was written with.
     self._skipped: List[int] = []
     self._loss: Optional[float] = None
@@ -95,17 +88,18 @@ class Loop:
           self._loss = loss
         if not_finite is not None:
           self._handle(not_finite)
-        self._run.report_step(loss)
+        try:
+          self._run.report_step(loss)
+        except Exception:  # A callback of the user's has failed: it costs no step.
+          self.save_last()
+          raise
         if self._has_something_to_do():
           is_over = self._between_steps()
         if self._agree('save', self._clock() >= self._save_at):
           self._save_by_the_clock()
       self._measure_the_end()
       self._leave_if_asked()
-      finished = self._finished
-      return LoopEnd(session.step, None if self._loss is None else float(self._loss),
-                     {} if finished is None else finished.means(),
-                     0 if finished is None else finished.num_examples, self._stopped)
+      return LoopEnd(None if self._loss is None else float(self._loss), self._stopped)
     finally:
       self._close()
 
@@ -133,7 +127,7 @@ class Loop:
     if snapshot.step and not self._checkpoints.has_saved(snapshot.step):
       self._save(snapshot)
     self._close()
-    return snapshot._replace(history=self._history.format())
+    return snapshot
 
   def _has_something_to_do(self):
     """Whether to call `_between_steps`.
@@ -205,12 +199,12 @@ class Loop:
         return self._leave_if_asked()
       try:
         means = running.means()
-      except Exception:  # A function of the user's has failed: it costs no step, as in a callback.
+        self._run.report_validation(running, means)
+      except Exception:  # A function or a callback of the user's has failed.
         self.save_last()
         raise
-      self._run.report_validation(running, means)
-    self._finished, self._running = running, None
-    measured, self._began = self._began, None
+    self._measured, self._running = running.step, None
+    began, self._began = self._began, None
     # Where it was not due a run that goes on from here must not find it.
     is_due = (self._timetable.validate_every.is_due(running.step) or
               running.step >= self._timetable.total_steps)
@@ -218,13 +212,12 @@ class Loop:
       self._history.add(running.step, means)
       self._has_news = True
       if self._history.is_best:
-        self._save(measured if measured and measured.step < self._session.step else None)
+        self._save(began if began and began.step < self._session.step else None)
     return None
 
   def _measure_the_end(self):
     """Measures the last weights for the result, where a run before has done so for the history."""
-    if self._validation is not None and (
-        self._finished is None or self._finished.step != self._session.step):
+    if self._validation is not None and self._measured != self._session.step:
       self._begin_pass()
       self._finish_pass()
 
@@ -278,7 +271,7 @@ class Loop:
     self._wait()
     checkpoints = self._checkpoints
     if checkpoints.error or not checkpoints.has_saved(step):
-      fault = checkpoints.error or checkpoints.reason or 'that step is not saved'
+      fault = checkpoints.reason or 'that step is not saved'
       advice = 'Make room' if is_about_room(fault) else 'See to it that the folder can be written'
       raise RunError(f'The run has come to step {self._session.step}, but {fault}. {advice}, and '
                      'start it again: it resumes from the checkpoint before.')

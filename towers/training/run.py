@@ -9,9 +9,8 @@ import contextlib
 import math
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
-from towers.annexes import load as load_annex
 from towers.base.best_metric import parse_best_metric
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
@@ -19,6 +18,7 @@ from towers.checkpoint.checkpoints import Checkpoints, Snapshot
 from towers.checkpoint.history import History
 from towers.data import BadRecords
 from towers.data.examples import Examples
+from towers.extras import load_extra
 from towers.input.micro_batches import AUTO
 from towers.placement.cluster import read_cluster
 from towers.placement.devices import Devices
@@ -30,7 +30,7 @@ from towers.session.session import Session
 from towers.session.validation_pass import ValidationPass
 from towers.settings.run_settings import RunSettings
 from towers.settings.table import common_to_workers
-from towers.settings.timetable import Timetable, build_timetable
+from towers.settings.timetable import build_timetable
 from towers.tensorflow_v1 import tf
 from towers.training.callbacks import Callback, Callbacks
 from towers.training.fitting import recall_accumulate, take_in_more
@@ -42,7 +42,7 @@ from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
 from towers.training_graph import TrainingGraph
-from towers.workers.worker import Worker, join_workers
+from towers.workers.worker import join_workers
 
 
 class Run:
@@ -59,15 +59,13 @@ class Run:
     result: what the run has come to, as `towers.train` returns it; {} until its end.
   """
 
+  # Those of the open session, of which a run has another one in each graph.
   program: TrainingGraph
   session: Session
   writer: Writer
+  _callbacks: Callbacks
   _loop: Loop
   _progress: Progress
-  _called: Callbacks
-  _worker: Optional[Worker]
-  _description: str
-  _is_auto: bool
 
   def __init__(self, settings: RunSettings, told: Mapping[str, Any], startup: Startup,
                signals: Signals, *, bad_records: Optional[BadRecords] = None,
@@ -84,7 +82,8 @@ class Run:
     """
     self._settings, self._told = settings, told
     self._startup, self._signals = startup, signals
-    self._bad_records, self._callbacks = [*filter(None, [bad_records])], callbacks
+    self._bad_records, self._users = [*filter(None, [bad_records])], callbacks
+    self._history = History(metric=settings.best_metric, patience=settings.early_stopping)
     self.result: Dict[str, Any] = {}
     self.loss = math.nan
     self.validation: Dict[str, float] = {}
@@ -124,65 +123,68 @@ class Run:
   def report_step(self, loss: float) -> None:
     """Takes the loss of a step that is done, and tells the callbacks."""
     self.loss = float(loss)
-    self._called.call('on_step')
+    self._callbacks.call('on_step')
 
   def report_validation(self, measured: ValidationPass, means: Dict[str, float]) -> None:
     """Takes a validation that has ended, and tells the callbacks."""
     self._trained, self.validation = self._find_trained(), means
     self.validation_step, self.validation_examples = measured.step, measured.num_examples
     self._mark = self.session.training_metrics.mark()
-    self._called.call('on_validation')
+    self._callbacks.call('on_validation')
 
   def report_rewind(self) -> None:
     """Tells the callbacks that the session is at an earlier step."""
-    self._called.call('on_rewind')
+    self._callbacks.call('on_rewind')
 
   def warn(self, text: str) -> None:
     """Gives the user and the callbacks a warning; from any thread."""
-    self._called.warn(text)
+    self._callbacks.warn(text)
 
   def _find_trained(self):
     """Returns the means of training since the last validation, or those before it."""
     return self.session.training_metrics.since(self._mark) or self._trained
 
-  def train(self, build: Callable[[int], TrainingGraph], given: Any, *, devices: Devices,
-            num_towers: int, splits: Sequence[Optional[Examples]],
-            described: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
-    """Trains as the worker that this process is, or follows as the evaluator; see `towers.train`.
+  @contextlib.contextmanager
+  def joined(self, given: Any, devices: Devices,
+             splits: Sequence[Optional[Examples]]) -> Iterator[int]:
+    """Meets the other workers, if any; yields how many micro-batches to build the program in.
 
     Args:
-      build: returns the program in a number of micro-batches.
       given: has the settings of the program.
       devices: of this worker's towers.
-      num_towers: that train, of these.
       splits: the data: training, validation.
-      described: what `describe_run` is to say besides.
     """
-    cluster = read_cluster(os.environ)
     settings, accumulate = self._settings, given.accumulate
     for split in filter(None, splits):
       self._bad_records += [log for log in split.bad_records if log not in self._bad_records]
-    self._is_auto = accumulate == AUTO
-    with contextlib.ExitStack() as closing:
-      self._worker = closing.enter_context(join_workers(
-          cluster, dict(common_to_workers(self._told), towers=len(devices.names),
-                        variables=choose_placement(given.variables, devices.names).kind,
-                        training_data=splits[0], validation_data=splits[1]),
-          session_settings=dict(settings.session_settings(), devices=devices,
-                                collective=given.collective, precision=given.precision),
-          startup=self._startup, start_seconds=settings.start_seconds,
-          worker_seconds=settings.worker_seconds))
+    with join_workers(
+        read_cluster(os.environ),
+        dict(common_to_workers(self._told), towers=len(devices.names),
+             variables=choose_placement(given.variables, devices.names).kind,
+             training_data=splits[0], validation_data=splits[1]),
+        session_settings=dict(settings.session_settings(), devices=devices,
+                              collective=given.collective, precision=given.precision),
+        startup=self._startup, start_seconds=settings.start_seconds,
+        worker_seconds=settings.worker_seconds) as self._worker:
+      self._is_auto = accumulate == AUTO
       if self._is_auto:
         accumulate = recall_accumulate(
-            settings.checkpoint_dir, batch_size=given.batch_size, num_towers=num_towers,
-            worker=self._worker)
-      self._is_chief = self._worker is None or cluster.is_chief
-      program = build(accumulate)
-      if cluster.is_evaluator:
-        load_annex('an evaluator')(program, settings, startup=self._startup)
-        return {}
-      self._describe(program, cluster, described or {})
-      for callback in self._callbacks:
+            settings.checkpoint_dir, batch_size=given.batch_size,
+            num_towers=len(devices.names) - given.validation_tower, worker=self._worker)
+      yield accumulate
+
+  def train(self, program: TrainingGraph, **described: str) -> Dict[str, Any]:
+    """Trains as the worker that has `joined`, or follows as the evaluator; see `towers.train`.
+
+    `described` is what `describe_run` is to say besides.
+    """
+    cluster, settings = read_cluster(os.environ), self._settings
+    if cluster.is_evaluator:
+      load_extra('an evaluator')(program, settings, startup=self._startup)
+      return {}
+    self._describe(program, cluster, described)
+    with contextlib.ExitStack() as closing:
+      for callback in self._users:
         closing.callback(callback.on_close, self)
       snapshot, reached = None, 0
       while not self.result:
@@ -191,7 +193,8 @@ class Run:
         except OutOfMemory as shortage:
           if not self._is_auto:
             raise
-          program = take_in_more(shortage, program, rebuild=build, folder=settings.checkpoint_dir,
+          self._startup.begin('graph', 'building the graph again')
+          program = take_in_more(shortage, program, folder=settings.checkpoint_dir,
                                  worker=self._worker)
           snapshot, reached = shortage.snapshot, shortage.step
     if settings.result_file:
@@ -220,42 +223,33 @@ class Run:
       snapshot: where the run stood between two steps of a former graph, to go on from instead.
       reached: the steps that were done there; what comes before is taken again.
     """
-    settings, worker, self.program = self._settings, self._worker, program
-    history = History(metric=settings.best_metric, patience=settings.early_stopping)
+    settings, startup, worker = self._settings, self._startup, self._worker
     if program.validation is not None:
-      history.check_metric(program.validation.all_names)
+      self._history.check_metric(program.validation.all_names)
     if settings.keeps_curves:
       program.build_gradient_norm()
+    self.program, self._callbacks = program, Callbacks(self, (), self._users)
     self.session = session = Session(program, stall_seconds=settings.stall_seconds,
                                      **settings.session_settings())
-    with session.opened(self._startup, worker), session.as_default():
+    with session.opened(startup, worker), session.as_default():
       checkpoints = session.checkpoints_in(
-          settings.checkpoint_dir, keep=settings.keep_checkpoints,
-          stop_on_full_disk=settings.on_full_disk == 'stop', new_data=settings.new_data)
-      timetable = self._resume(checkpoints, history, snapshot)
+          settings.checkpoint_dir, keep=settings.keep_checkpoints, new_data=settings.new_data,
+          stop_on_full_disk=settings.on_full_disk == 'stop', warn=self.warn)
+      self._resume(checkpoints, snapshot)
       try:
         with session.explained(), contextlib.ExitStack() as closing:
-          self._called = Callbacks(self, self._callbacks, lambda: self._loop.save_last())
-          progress = self._show(timetable, closing)
-          self._loop = Loop(
-              self, timetable=timetable, checkpoints=checkpoints, history=history,
-              progress=progress, signals=self._signals,
-              end_at=settings.max_seconds and self._startup.started + settings.max_seconds)
+          startup.begin('first step', 'running the first step')
+          session.watch()
+          startup.limit(None)
+          self._build_loop(checkpoints, closing)
           if session.step < reached:
             self.report_rewind()
-          kept, self.writer = build_callbacks(
-              settings, self._told, self._description, session=session, progress=progress,
-              warn=self.warn, startup=self._startup, history=history)
-          for callback in kept:
-            self._add(callback, closing)
-          self._mark = session.training_metrics.mark()
           session.start()
           # Before, there is nothing to save, and a signal ends the process at once.
-          self._signals.leave_to_run(progress.seconds_per_step)
-          self.result = build_result(
-              session, progress, self._loop.run(), trained=self._find_trained(),
-              started=self._startup.started)
-          self._called.call('on_end')
+          self._signals.leave_to_run(self._progress.seconds_per_step)
+          self.result = build_result(self, self._progress, self._loop.run(),
+                                     trained=self._find_trained(), started=startup.started)
+          self._callbacks.call('on_end')
           if worker is not None:
             worker.peers.stop()
       except OutOfMemory as shortage:
@@ -263,49 +257,51 @@ class Run:
           # Saved too, since a signal while the graph is built again leaves no time for it.
           shortage.snapshot = self._loop.suspend(shortage)
         raise
-      advice = advise(progress.input_wait or 0.0, program, data=self._told.get('data', ''))
+      advice = advise(self._progress.input_wait or 0.0, program, data=self._told.get('data', ''))
       if advice:
         write_line(advice)
 
-  def _resume(self, checkpoints: Checkpoints, history: History,
-              snapshot: Optional[Snapshot]) -> Timetable:
-    """Gives the variables their values, and the history its own; returns when to do what."""
-    session, path = self.session, None
+  def _build_loop(self, checkpoints: Checkpoints, closing: contextlib.ExitStack) -> None:
+    """Builds the loop, and the callbacks of the run's own, which end with `closing`."""
+    session, settings, startup = self.session, self._settings, self._startup
+    is_chief = self._worker is None or self._worker.cluster.is_chief
+    timetable, end_at = build_timetable(settings, session.plan), None
+    if not is_chief:
+      timetable = timetable._replace(save_seconds=None)  # The chief's clock counts.
+    if settings.max_seconds is not None:
+      end_at = startup.started + settings.max_seconds
+    self._progress = progress = Progress(
+        session, total_steps=timetable.total_steps, on_first_step=startup.finish,
+        is_chief=is_chief)
+    closing.enter_context(watch_records(self._bad_records, progress))
+    kept, self.writer = build_callbacks(
+        settings, self._told, self._description, session=session, progress=progress,
+        warn=self.warn, startup=startup, history=self._history)
+    for callback in [progress, *kept]:
+      closing.callback(callback.on_close, self)
+    self._callbacks = Callbacks(self, [progress, *kept], self._users)
+    self._loop = Loop(self, timetable=timetable, checkpoints=checkpoints, history=self._history,
+                      progress=progress, signals=self._signals, end_at=end_at)
+    self._mark = session.training_metrics.mark()
+
+  def _resume(self, checkpoints: Checkpoints, snapshot: Optional[Snapshot]) -> None:
+    """Gives variables and history their values: of a snapshot, else of the newest checkpoint."""
+    session, history, settings, path = self.session, self._history, self._settings, None
     if snapshot is not None:
-      session.go_on_from(snapshot)
-      history.parse(snapshot.history, session.step)
+      session.resume_from(snapshot)
     else:
       path = session.resume(checkpoints, history)
+    history.drop_after(session.step)
     session.scale_learning_rate(history.rate_factor)
-    timetable = build_timetable(self._settings, session.plan)
     if path is not None:
-      write_line(f'resumed from {path}: {session.step} of {timetable.total_steps} steps are done')
-    length, is_constant = self._settings.length, isinstance(self.program.learning_rate, float)
+      write_line(f'resumed from {path}: {session.step} of {settings.count_steps(session.plan)} '
+                 'steps are done')
+    length, is_constant = settings.length, isinstance(self.program.learning_rate, float)
     if path is not None and history.length not in (None, length) and not is_constant:
       write_line(f'the run was to have {history.length} and is now to have {length}: a rate that '
                  'falls over the whole run, as schedule=cosine, goes on as one of the new length, '
                  f'with {session.learning_rate():.3g}')
     history.length = length
-    # The chief's clock counts.
-    return timetable if self._is_chief else timetable._replace(save_seconds=None)
-
-  def _add(self, callback: Callback, closing: contextlib.ExitStack) -> None:
-    """Adds a callback of the run's own, until `closing` ends."""
-    self._called.add(callback)
-    closing.callback(callback.on_close, self)
-
-  def _show(self, timetable: Timetable, closing: contextlib.ExitStack) -> Progress:
-    """Returns what shows the steps to come, until `closing` ends."""
-    session, startup = self.session, self._startup
-    startup.begin('first step', 'running the first step')
-    session.watch()
-    startup.limit(None)
-    self._progress = progress = Progress(
-        session, total_steps=timetable.total_steps, on_first_step=startup.finish,
-        is_chief=self._is_chief)
-    closing.enter_context(watch_records(self._bad_records, progress))
-    self._add(progress, closing)
-    return progress
 
 
 @contextlib.contextmanager

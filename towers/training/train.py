@@ -1,11 +1,10 @@
 """Train: a whole training of a program, as `main.py` does it."""
 
-import contextlib
 import dataclasses
 import os
 import sys
 import time
-from typing import Any, Dict, Iterable, Iterator, Optional
+from typing import Any, Dict, Iterable, Optional
 
 from towers.base.output import quieted, write_line
 from towers.base.usage_error import UsageError
@@ -15,7 +14,7 @@ from towers.process.startup import Startup
 from towers.settings.arguments import with_known_names
 from towers.settings.run_settings import RunSettings
 from towers.training.callbacks import AnyCallback, read_callbacks
-from towers.training.claim import claim
+from towers.training.lock_outputs import lock_outputs
 from towers.training.run import Run
 from towers.training_graph import TrainingGraph
 from towers.workers.worker import find_started
@@ -71,15 +70,23 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     Interrupted: a signal ended it, after it had saved.
   """
   settings = RunSettings.of(locals())
-  with quieted(quiet), _prepared(program, settings, callbacks) as run:
-    return run.train(program.build_again, program.given, devices=program.devices,
-                     num_towers=program.plan.num_towers,
-                     splits=(program.train_examples, program.validation_examples))
+  _check(program, settings)
+  callbacks, cluster = read_callbacks(callbacks), read_cluster(os.environ)
+  own, told = settings.for_worker(cluster), {**program.settings, **dataclasses.asdict(settings)}
+  with quieted(quiet), lock_outputs(own, cluster, listens=find_started(cluster) is None), \
+      Signals() as signals, Startup(time.monotonic()) as startup, program.graph.as_default():
+    if program.sessions:
+      write_line('towers.train trains weights of its own: those of the open session stay, at step '
+                 f'{program.sessions[-1].step}. To train these, write session.train(), or session.'
+                 'save(folder) and towers.train(program, checkpoint_dir=folder).', sys.stderr)
+    run = Run(own, told, startup, signals, callbacks=callbacks)
+    with run.joined(program.given, program.devices,
+                    (program.train_examples, program.validation_examples)) as accumulate:
+      return run.train(program.build_again(accumulate))
 
 
-@contextlib.contextmanager
-def _prepared(program, settings, callbacks) -> Iterator[Run]:
-  """Yields the run of a program, which has all that it needs to itself."""
+def _check(program, settings):
+  """Refuses what is no program, and settings that its run cannot have."""
   if not isinstance(program, TrainingGraph):
     raise UsageError(f'towers.train takes a program, and got {program!r}: write '
                      'towers.train(towers.Program(model, train=…, batch_size=…, optimizer=…)).')
@@ -89,13 +96,3 @@ def _prepared(program, settings, callbacks) -> Iterator[Run]:
   if settings.early_stopping is not None and program.validation is None:
     raise UsageError(f'early_stopping={settings.early_stopping} needs validation: give '
                      'towers.Program the argument validation.')
-  if program.sessions:
-    write_line('towers.train trains weights of its own: those of the open session stay, at step '
-               f'{program.sessions[-1].step}. To train these, write session.train(), or '
-               'session.save(folder) and towers.train(program, checkpoint_dir=folder).', sys.stderr)
-  callbacks, cluster = read_callbacks(callbacks), read_cluster(os.environ)
-  own = settings.for_worker(cluster)
-  with claim(own, cluster, listens=find_started(cluster) is None), Signals() as signals, \
-      Startup(time.monotonic()) as startup, program.graph.as_default():
-    yield Run(own, {**program.settings, **dataclasses.asdict(settings)}, startup, signals,
-              callbacks=callbacks)

@@ -14,7 +14,7 @@ import numpy as np
 from towers.graph.walk import find_needed
 from towers.tensorflow_v1 import Session, Tensor, Variable, tf
 from towers.warm_start.matching import InitFrom, Matches, init_from, match
-from towers.warm_start.parts import Part, find_part
+from towers.warm_start.slices import VariableSlice, find_slice
 from towers.warm_start.weights_file import Info, check_weights, open_weights
 
 
@@ -36,7 +36,7 @@ class WarmStart:
         variable.op.name: variable for variable in variables
         if variable.dtype.base_dtype.is_floating or variable.trainable}
     self._matches: Optional[Matches] = None
-    self._parts: Dict[str, List[Tuple[Variable, Part]]] = {}
+    self._slices: Dict[str, List[Tuple[Variable, VariableSlice]]] = {}
 
   def open(self) -> str:
     """Examines the file; returns a table of what it starts.
@@ -47,13 +47,13 @@ class WarmStart:
     path = self.source
     check_weights(path)
     with open_weights(path) as opened:
-      self._parts.clear()
+      self._slices.clear()
       wholes: Dict[str, Info] = {}
       for variable in self.variables.values():
-        part = find_part(variable, opened.tensors)
-        shape, dtype = part.tensor
-        wholes[part.name] = Info(tuple(shape.as_list()), np.dtype(dtype.as_numpy_dtype))
-        self._parts.setdefault(part.name, []).append((variable, part))
+        piece = find_slice(variable, opened.tensors)
+        shape, dtype = piece.tensor
+        wholes[piece.name] = Info(tuple(shape.as_list()), np.dtype(dtype.as_numpy_dtype))
+        self._slices.setdefault(piece.name, []).append((variable, piece))
       self._matches = match(self._settings, opened.tensors, wholes)
       return (f'initial weights: {path}, {opened.kind} of {len(opened.tensors)} tensors\n'
               f'{self._matches.format()}')
@@ -66,8 +66,8 @@ class WarmStart:
     assert self._matches is not None, 'open comes first'
     with open_weights(self.source) as opened:
       values = {name: opened.read(source) for name, source in self._matches.source.items()}
-    load_values(session, {variable: part.take(value) for name, value in values.items()
-                          for variable, part in self._parts[name]})
+    load_values(session, {variable: piece.take(value) for name, value in values.items()
+                          for variable, piece in self._slices[name]})
 
 
 def load_values(session: Session, values: Dict[Variable, np.ndarray]) -> None:

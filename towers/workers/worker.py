@@ -13,12 +13,12 @@ import resource
 import socket
 from typing import Any, Iterator, List, Mapping, Optional
 
-from towers.annexes import load as load_annex
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data.digest import digest_examples
 from towers.data.examples import Examples
+from towers.extras import load_extra
 from towers.placement.cluster import TOKEN, Cluster, is_loopback
 from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
@@ -65,8 +65,8 @@ class Worker:
 
   def _keep_others_away(self):
     try:
-      load_annex('workers on loopback')(self.cluster.endpoint(self.cluster.rank)[1])
-    except (OSError, UsageError) as error:  # The annex may be missing.
+      load_extra('workers on loopback')(self.cluster.endpoint(self.cluster.rank)[1])
+    except (OSError, UsageError) as error:  # The package may be missing.
       write_line(f'WARNING: other machines can reach the server of '
                  f'{self.cluster.describe(self.cluster.rank)}, which asks nobody who they are: '
                  f'{find_reason(error)}. Close its port to them by a firewall, or start the '

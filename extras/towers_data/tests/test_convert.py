@@ -14,7 +14,7 @@ from test_cifar import write as write_cifar
 from test_npy_folder import write as write_npy
 from tests.data.pictures import damage, jpegs, take
 from tests.harness.processes import running, wait_until
-from towers import annexes, data
+from towers import data, extras
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.formats.tfrecord import load_index
@@ -24,7 +24,7 @@ from towers_data.make_sample import write_idx
 
 
 def command(name, arguments):
-  return annexes.run(f'python -m towers {name}', arguments)
+  return extras.run(f'python -m towers {name}', arguments)
 
 
 def run(kind, source, to, **settings):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import ROOT
-from towers import annexes
+from towers import extras
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from towers.data.formats.idx import read_idx
 from towers_data.make_sample import choose, write_idx
@@ -17,7 +17,7 @@ _NAMES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz', 't10k-imag
 
 
 def run(arguments):
-  return annexes.run('python -m towers make_sample', arguments)
+  return extras.run('python -m towers make_sample', arguments)
 
 
 def test_the_sample_is_balanced_and_in_no_order_by_class():

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from launcher import PRELUDE, SLEEP
 from tests import ROOT
 from tests.harness.processes import clean_environment, is_alive, output_of, run_python, wait_until
-from towers import annexes
+from towers import extras
 from towers.base.usage_error import UsageError
 from towers_launch import ports as launch_ports
 from towers_launch.child_process import ChildProcess, Lines, Output
@@ -414,7 +414,7 @@ HOSTS = ['--port=2222', 'a', 'b']
 def test_mistakes_are_one_line_and_exit_code_2(program, flags, message, monkeypatch, capfd):
   monkeypatch.chdir(ROOT)
   monkeypatch.delenv('TF_CONFIG', raising=False)
-  assert annexes.run(f'python -m towers {program}', flags) == 2
+  assert extras.run(f'python -m towers {program}', flags) == 2
   stdout, stderr = capfd.readouterr()
   [line] = stderr.splitlines()
   assert stdout == '' and line.startswith('towers: error: ') and message in line

@@ -68,12 +68,12 @@ def test_only_the_workers_reach_each_other_in_a_network_of_their_own(name, start
 REFUSED = '''
 import sys
 import tests  # Finds towers_launch.
-from towers import annexes
+from towers import extras
 from towers_launch import network
 def refuse(*_):
   raise OSError(1, 'Operation not permitted', 'unshare')
 network.%s = refuse
-sys.exit(annexes.run('python -m towers launch', sys.argv[1:]))
+sys.exit(extras.run('python -m towers launch', sys.argv[1:]))
 '''
 
 

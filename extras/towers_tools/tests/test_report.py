@@ -14,7 +14,7 @@ from tests.harness import faults
 from tests.harness.processes import output_of
 from tests.harness.small import CURVES, Killed, killing, program
 from tests.training.reporting import test_summaries
-from towers import annexes
+from towers import extras
 from towers.base.usage_error import UsageError
 from towers_tools import report
 from towers_tools.chart import Curve, draw_chart, find_ticks
@@ -175,7 +175,7 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, word):
   monkeypatch.chdir(str(tmp_path))
   (tmp_path / 'strange.html').write_text('<html></html>')
   (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
-  assert annexes.run('python -m towers report', ['--output=page.html'] + arguments) == 2
+  assert extras.run('python -m towers report', ['--output=page.html'] + arguments) == 2
   assert word in capsys.readouterr().err
 
 

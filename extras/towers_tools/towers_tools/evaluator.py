@@ -105,7 +105,7 @@ def _load_newest(session, folder, after) -> bool:
     if step <= after:
       return False
     try:
-      session.load(path_of(folder, step))
+      session.restore_to_measure(path_of(folder, step))
       return True
     except UsageError:
       raise

@@ -237,7 +237,7 @@ class Progress(Callback):
         done = round(room * self._step / self._total_steps)
         full, empty = self._bar_characters
         return ' '.join(([head] if head else []) + [full * done + empty * (room - done), tail])
-      line = head + ' ' * bool(head) + tail
+      line = f'{head} {tail}' if head else tail
       # The rate gives way to the bar, and the bar to everything else.
       if left_out and len(line) <= columns:
         break

@@ -10,30 +10,30 @@ from towers.base.reason import find_reason, is_about_room
 from towers.process.run_error import RunError
 
 
-def build_result(session: Any, progress: Any, end: Any, *, trained: Dict[str, float],
+def build_result(run: Any, progress: Any, end: Any, *, trained: Dict[str, float],
                  started: float) -> Dict[str, Any]:
   """Returns what `--result_file` holds, by name.
 
   Args:
-    session, progress, end: the `Session`, `Progress` and `LoopEnd` of the run.
+    run, progress, end: the `Run`, its `Progress` and `LoopEnd`.
     trained: means of the training steps since the validation before the last, by name.
     started: time.monotonic() when the process began.
   """
   from towers.tensorflow_v1 import count_compiled, tf
-  program = session.program
-  all_reduce = program.gradients.all_reduce
+  session, program = run.session, run.program
+  all_reduce, first_step_at = program.gradients.all_reduce, progress.first_step_at
   return dict(
-      global_step=int(end.step), examples_seen=session.examples_seen,
+      global_step=run.step, examples_seen=session.examples_seen,
       num_towers=len(program.towers), global_batch_size=program.plan.batch_size,
       train_loss=end.train_loss,
       **{f'train_{name}': mean for name, mean in trained.items() if name != 'loss'},
       **{f'validation_{name}': value.tolist() if isinstance(value, np.ndarray) else value
-         for name, value in {'loss': None, **end.validation}.items()},
-      validation_examples=end.validation_examples, stopped=end.stopped,
+         for name, value in {'loss': None, **run.validation}.items()},
+      validation_examples=run.validation_examples, stopped=end.stopped,
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
       first_losses=session.training_metrics.first_losses,
-      all_reduce_bytes=all_reduce and all_reduce.num_bytes,
-      setup_seconds=progress.first_step_at and progress.first_step_at - started,
+      all_reduce_bytes=None if all_reduce is None else all_reduce.num_bytes,
+      setup_seconds=None if first_step_at is None else first_step_at - started,
       xla_compilations=count_compiled(), tensorflow_version=tf.__version__)
 
 

@@ -15,11 +15,11 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 
-from towers.annexes import load as load_annex
 from towers.base.files import name_other_kind, open_regular, write_whole
 from towers.base.output import write
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
+from towers.extras import load_extra
 from towers.process.run_error import RunError
 from towers.settings.config import Config
 from towers.tensorflow_v1 import Session, tf
@@ -147,7 +147,7 @@ def _read_folder(config, expected) -> Iterator[Batch]:
   height, _, channels = shape
 
   bad_records = BadRecords(config.on_bad_record)
-  names, examples = load_annex('images to predict')(
+  names, examples = load_extra('images to predict')(
       folder, size=height, channels=channels, max_pixels=config.max_image_pixels,
       bad_records=bad_records)
   if not names:

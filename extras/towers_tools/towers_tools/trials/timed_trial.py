@@ -8,16 +8,16 @@ import subprocess
 import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from towers.annexes import EXTRAS
 from towers.base.usage_error import UsageError
 from towers.cli.user_functions import is_given
+from towers.extras import FOLDER
 from towers.placement.cluster import ELASTIC
 from towers.process.run_error import WorkerGone
 from towers.settings.config import Config
 from towers.settings.table import GROUPS, SETTINGS
 
 # Trials add this folder to PYTHONPATH, so they also run where towers is not installed.
-ROOT = os.path.dirname(EXTRAS)
+ROOT = os.path.dirname(FOLDER)
 # A trial's reports, checkpoints and validations would only be thrown away.
 LEFT_OUT: Dict[str, Any] = dict(
     autotune=False, epochs=None, validation='none', validation_tower=False, checkpoint_dir=None,

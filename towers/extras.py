@@ -1,4 +1,4 @@
-"""Annexes: packages beside towers, and what of them is asked for by a flag, a name or a command.
+"""Extras: packages beside towers, and what of them is asked for by a flag, a name or a command.
 
   towers_data      readers of named data sets, and converters
   towers_launch    starts and ends the workers on one machine, and all again when one fails
@@ -16,7 +16,7 @@ from towers.base.output import open_closed_streams
 from towers.base.usage_error import UsageError
 
 # What is asked for, and the function that does it.
-ANNEXES = {
+FUNCTIONS = {
     '--autotune': 'towers_tools.trials.autotune:autotune',
     '--doctor': 'towers_tools.doctor:examine',
     '--export_dir': 'towers_tools.serving.export:prepare_export',
@@ -48,12 +48,12 @@ ANNEXES = {
     'python -m towers launch': 'towers_launch.__main__:main',
     'python -m towers tf_config': 'towers_launch.tf_config:main'}
 # In a clone; of an installed wheel there is no such folder.
-EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'extras')
+FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'extras')
 
 
-def load(asked: str) -> Any:
+def load_extra(asked: str) -> Any:
   """Returns the function for what is asked; raises a UsageError if its package is not installed."""
-  module, function = ANNEXES[asked].split(':')
+  module, function = FUNCTIONS[asked].split(':')
   package = module.split('.')[0]
   find_in_clone()
   try:
@@ -68,16 +68,16 @@ def load(asked: str) -> Any:
 
 def find_in_clone() -> None:
   """Lets the packages of a clone be imported, in place of installed ones."""
-  for package in sorted({target.split('.')[0] for target in ANNEXES.values()}):
-    folder = os.path.join(EXTRAS, package)
+  for package in sorted({target.split('.')[0] for target in FUNCTIONS.values()}):
+    folder = os.path.join(FOLDER, package)
     if os.path.isdir(folder) and folder not in sys.path:
       sys.path.insert(0, folder)
 
 
 def run(asked: str, arguments: Sequence[str]) -> int:
-  """Runs a command of an annex, a function of its arguments; returns the exit code."""
+  """Runs a command of extras/, a function of its arguments; returns the exit code."""
   open_closed_streams()
   try:
-    return load(asked)(arguments) or 0
+    return load_extra(asked)(arguments) or 0
   except UsageError as error:
     return error.tell()

@@ -1,4 +1,4 @@
-"""Claim: what a run must have to itself before anything expensive begins."""
+"""Locks: what a run must have to itself before anything expensive begins."""
 
 from typing import ContextManager, Optional
 
@@ -8,8 +8,8 @@ from towers.settings.outputs import check_outputs
 from towers.settings.run_settings import RunSettings
 
 
-def claim(settings: RunSettings, cluster: Cluster, *, listens: bool = True,
-          export_dir: Optional[str] = None) -> ContextManager[None]:
+def lock_outputs(settings: RunSettings, cluster: Cluster, *, listens: bool = True,
+                 export_dir: Optional[str] = None) -> ContextManager[None]:
   """Makes sure that outputs can be written; returns a context that has the folder of checkpoints.
 
   Args:
