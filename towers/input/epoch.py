@@ -25,6 +25,7 @@ from towers.tensorflow_v1 import as_written, tf, unbatch
 
 _BLOCK = 4096  # Indices that are ordered at a time: few cost as much as a thousand.
 _ENDLESS = 2 ** 62
+OWN_FUNCTION = 'find_spans'  # The name of an op that calls Python for every split.
 
 
 class Fed(NamedTuple):
@@ -72,7 +73,8 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
 
   def build_epoch(later):
     # By Python: ops on these few numbers are most of what an iterator takes to build.
-    spans, num_batches = tf.numpy_function(find_spans, [later, fed.start], [tf.int64, tf.int64])
+    spans, num_batches = tf.numpy_function(find_spans, [later, fed.start], [tf.int64, tf.int64],
+                                           name=OWN_FUNCTION)
     spans.set_shape([None, len(Span._fields)])
     num_batches.set_shape([])
     elements = tf.data.Dataset.from_tensor_slices(spans).flat_map(as_written(build_elements))

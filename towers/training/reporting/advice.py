@@ -4,6 +4,7 @@ from typing import Any
 
 from towers.base.cores import count_cores
 from towers.graph.walk import find_needed, walk_called
+from towers.input.epoch import OWN_FUNCTION
 
 # Below this share of the time, faster input gains little.
 _ADVISE_FROM = 0.1
@@ -47,4 +48,5 @@ def _reads_by_python(program):
   if program.train_examples.elements is None:  # Then those are of towers.
     return False
   ops = find_needed([program.feed.inputs.initializer])
-  return any('PyFunc' in node.op for op in ops for _, node in walk_called(op.graph, op.node_def))
+  return any('PyFunc' in node.op and not node.name.startswith(OWN_FUNCTION)
+             for op in ops for _, node in walk_called(op.graph, op.node_def))
