@@ -49,3 +49,14 @@ def test_what_an_import_takes_and_makes_can_be_fed():
                           return_elements=['more:0'])
     assert session.run(more, {value: [1.0, 2.0]}).tolist() == [2.0, 3.0]
     assert session.run(more * 2, {more: [1.0, 2.0]}).tolist() == [2.0, 4.0]
+
+
+def test_what_a_failed_import_took_can_be_fed():
+  with tf.Graph().as_default() as nodes:
+    tf.matmul(tf.placeholder(tf.float32, None, 'given'), tf.ones([3, 1]))
+  with tf.Graph().as_default(), tf.Session() as session:
+    value = tf.identity([[3.0, 4.0]])
+    with pytest.raises(ValueError):
+      import_placed(nodes.as_graph_def(), name='clone', input_map={'given': value},
+                    return_elements=[])
+    assert session.run(value * 2, {value: [[1.0, 2.0]]}).tolist() == [[2.0, 4.0]]

@@ -47,12 +47,13 @@ def import_placed(graph_def: tf.GraphDef, *, name: str, input_map: Dict[str, Ten
     stack = tf_stack.extract_stack()
     changes += [(tf_stack, 'extract_stack', lambda: stack), (c_api_util, 'tf_output', _make_output)]
 
-  with _LOCK, replaced(*changes):
-    imported = tf.import_graph_def(graph_def, name=name, input_map=input_map,
-                                   return_elements=return_elements)
-  for tensor in input_map.values() if IS_1 else ():
-    tensor._tf_output = None  # It keeps the one of `_make_output`, with which it cannot be fed.
-  return imported
+  try:
+    with _LOCK, replaced(*changes):
+      return tf.import_graph_def(graph_def, name=name, input_map=input_map,
+                                 return_elements=return_elements)
+  finally:
+    for tensor in input_map.values() if IS_1 else ():
+      tensor._tf_output = None  # It keeps the one of `_make_output`, with which it cannot be fed.
 
 
 def _make_output(operation, index):
