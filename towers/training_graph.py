@@ -24,6 +24,7 @@ from towers.input.plan import build_plan
 from towers.input.wait import build_input_wait
 from towers.placement.cluster import read_cluster
 from towers.placement.collectives import choose_collective, choose_wire
+from towers.placement.counters import get_global_step
 from towers.placement.devices import build_devices, compiles
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
@@ -211,7 +212,9 @@ class TrainingGraph:
       write_line(f"optimizer: the model's own {' and '.join(idle)} is not used; {own} of "
                  'towers.Program trains', sys.stderr)
     tower = self.towers[0]
-    left_out = find_left_out(tower.sums.values(), tower.update_ops, self._variables)
+    step = get_global_step()  # Which a model may move too, where another loop ran that.
+    left_out = find_left_out(tower.sums.values(), tower.update_ops, [
+        variable for variable in self._variables if variable is not step])
     if left_out:
       write_line(f'WARNING: no step moves {shorten(left_out)}: put updates into UPDATE_OPS, or run '
                  f'them by session.run where you mean to; but {own} trains, and '

@@ -350,6 +350,16 @@ def test_a_write_that_no_step_runs_is_named_unless_it_is_run_by_hand(name, capsy
   assert [line.split(':')[1] for line in told] == [' no step moves number'] * is_named
 
 
+def test_the_step_that_a_model_counts_for_another_loop_is_not_named(capsys):
+  def model(batch, is_training):
+    step = tf.train.get_or_create_global_step()
+    step.assign(step + 1)
+    return small.classify(*batch) * tf.cast(step + 1, tf.float32)
+
+  small.program(model, train=TRAIN, num_towers=2)
+  assert 'no step moves' not in capsys.readouterr().err
+
+
 def test_a_rate_that_is_set_by_hand_is_not_named(capsys):
   with tf.Graph().as_default():
     rate = tf.get_variable('rate', initializer=0.5, trainable=False)
