@@ -147,3 +147,20 @@ def test_keras_layers_made_in_every_tower_are_refused_by_name():
 def test_a_validation_tower_refuses_layers_that_hold_their_variables():
   with pytest.raises(UsageError, match='reads the variable .*/.* itself.*validation_tower=False'):
     small.Run(model=keras_layers(), num_towers=3, validation_tower=True)
+
+
+@pytest.mark.parametrize('is_inside', [True, False])
+def test_a_template_is_made_in_the_model(is_inside):
+  make = functools.partial(tf.make_template, 'net', small.classify)
+  template = make()
+
+  def model(batch, is_training):
+    return (make() if is_inside else template)(*batch)
+
+  with small.program(model, num_towers=2).session() as session:
+    examples = small.random_examples(5).arrays
+    if is_inside:
+      assert session.evaluate(examples)['loss'] > 0
+    else:
+      with pytest.raises(UsageError, match='the variable net/.*make a tf.make_template in the fun'):
+        session.evaluate(examples)

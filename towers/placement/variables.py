@@ -230,7 +230,8 @@ def naming_missing(tower: str) -> Iterator[None]:
       raise
     raise UsageError(
         f'{tower} asks for the variable {missing.group(1)}, which tower 0 did not make: give '
-        'it a name that is the same in every tower. tf.train.ExponentialMovingAverage and '
+        'it a name that is the same in every tower, and make a tf.make_template in the function, '
+        'as its second call makes no variables. tf.train.ExponentialMovingAverage and '
         'zero_debias=True name averages after the stand-in of a variable: keep the '
         'average in a variable of tf.get_variable, moved by assign_moving_average with '
         'zero_debias=False; beside a validation tower, use validation_tower=False.') from error
