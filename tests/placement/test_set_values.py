@@ -176,7 +176,7 @@ def test_values_are_no_part_of_the_graph_and_keras_session_is_gone():
         variable.shape.as_list() for variable in layers.weights)])
     session = keras.backend.get_session()
     assert {device.device_type for device in session.list_devices()} <= {'CPU', 'XLA_CPU'}
-    sessions.append(weakref.ref(session._opened))
+    sessions.append(weakref.ref(session.opened))
     return layers
 
   with small.Run(model=KerasModel(make, loss=LOSS)) as run:

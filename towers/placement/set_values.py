@@ -1,26 +1,29 @@
 """Values that a model assigns while it is built, such as weights that Keras loads from a file.
 
   weights='file.h5', load_weights, set_weights, load_model, Embedding(weights=…)
-        │ assign, in Keras's session
-        ▼
-  the values of assigned variables ──► tf.py_func ──► initial values, on every tower
+        │ assign, in Keras's session         a Saver's restore(), in a session that the model makes
+        ▼                                                          │
+  the values of assigned variables ◄───────────────────────────────┘
+        └──► tf.py_func ──► initial values, on every tower
 
-Keras loads a file into a session of its own, so that the training session would start from random
-weights. So while the first tower is built, Keras gets a session from here. The values wait in
-Python's memory, not in the graph, which must stay below 2 GB. A restored checkpoint replaces them
-like any initial value.
+Both load a file into a session of their own, so that the training session would start from random
+weights; and that session lacks the towers' devices. So while a model is called, all of these run
+in one from here, and what runs in it for the first tower counts. The values wait in Python's
+memory, not in the graph, which must stay below 2 GB. A restored checkpoint replaces them like any
+initial value.
 """
 
 import contextlib
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, List
 
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_needed
+from towers.graph.walk import find_needed, list_ops
 from towers.graph.writes import READERS
 from towers.placement.host import HOST
-from towers.tensorflow_v1 import Variable, tf
+from towers.tensorflow_v1 import Graph, Operation, Variable, tf
 
-_READS_VALUE = ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd')
+# Ops that fail where their variable has no value.
+READS_VALUE = ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd')
 
 
 @contextlib.contextmanager
@@ -32,14 +35,14 @@ def keep_set_values() -> Iterator[None]:
   """
   before = {variable: len(variable.handle.consumers()) for variable in _find_variables()
             if getattr(variable, '_keras_initialized', False) and _is_loaded(variable)}
-  session = _LazySession(tf.get_default_graph())
+  session = LazySession(tf.get_default_graph())
   try:
     # Keras uses the default session.
     with tf.Session.as_default(session):
       yield
     values = _find_set_values(session)
   except tf.errors.FailedPreconditionError as error:
-    if error.op is None or error.op.type not in _READS_VALUE:
+    if error.op is None or error.op.type not in READS_VALUE:
       raise
     raise UsageError(
         f'While the model was built, it read the variable {error.op.inputs[0].op.name}, which has '
@@ -49,30 +52,44 @@ def keep_set_values() -> Iterator[None]:
     session.close()
   _check_read([
       variable for variable, num_consumers in before.items()
-      if any(op.type in _READS_VALUE for op in variable.handle.consumers()[num_consumers:])])
+      if any(op.type in READS_VALUE for op in variable.handle.consumers()[num_consumers:])])
   _start_from(values)
 
 
-class _LazySession:
-  """A session on CPUs that opens when anything but its graph is used."""
+class LazySession:
+  """A session on CPUs that opens when anything but its graph is used.
 
-  def __init__(self, graph):
-    self.graph = graph
-    self._opened: Any = None
+  Attributes:
+    graph: its graph.
+    opened: the session, once it is open.
+    ran, fed: the ops that were fetched, and those that were fed.
+  """
+
+  def __init__(self, graph: Graph):
+    self.graph, self.opened = graph, None
+    self.ran: List[Operation] = []
+    self.fed: List[Operation] = []
+
+  def run(self, fetches: Any, feed_dict: Any = None, **named: Any) -> Any:
+    """Does what a session does."""
+    self.ran += list_ops(tf.nest.flatten(fetches, expand_composites=True))
+    self.fed += list_ops(feed_dict or ())
+    return self.__getattr__('run')(fetches, feed_dict, **named)
 
   def __getattr__(self, name):
-    if self._opened is None:
+    if self.opened is None:
       # On GPUs it would take all of their memory, so that GPU ops run on the host here. It has
       # threads of its own, since the first session decides for good how many shared ones there are.
       config = tf.ConfigProto(device_count={'GPU': 0}, allow_soft_placement=True,
                               use_per_session_threads=True)
-      self._opened = tf.Session(graph=self.graph, config=config)
-    return getattr(self._opened, name)
+      self.opened = tf.Session(graph=self.graph, config=config)
+    return getattr(self.opened, name)
 
-  def close(self):
-    if self._opened is not None:
-      self._opened.close()
-    self._opened = None
+  def close(self) -> None:
+    """Closes the session, if it is open."""
+    if self.opened is not None:
+      self.opened.close()
+    self.opened = None
 
 
 def _find_variables():
@@ -99,17 +116,19 @@ def _check_read(variables):
 
 def _find_set_values(session) -> Dict[Variable, Any]:
   """Returns the values of variables that an op other than their initializer sets."""
-  if session._opened is None:
+  if not session.ran:
     return {}
+  ran = find_needed(session.ran)
+  found = []
   for variable in _find_variables():
     # So that Keras initializes them again in its next session.
     variable._keras_initialized = False
+    # What feeds an initializer sets its variable, as `variable.load(value, session)` does.
+    if any(op in ran and op.type not in READERS and (
+        op is not variable.initializer or op.inputs[1].op in session.fed)
+           for op in variable.handle.consumers()):
+      found.append(variable)
   with tf.name_scope(None), tf.name_scope('set_values'):
-    may_be_set = [variable for variable in _find_variables()
-                  if any(op.type not in READERS and op is not variable.initializer
-                         for op in variable.handle.consumers())]
-    has_value = session.run([tf.is_variable_initialized(variable) for variable in may_be_set])
-    found = [variable for variable, is_there in zip(may_be_set, has_value) if is_there]
     return dict(zip(found, session.run(found)))
 
 

@@ -47,6 +47,7 @@ from towers.tensorflow_v1.sessions import (
 )
 from towers.tensorflow_v1.types import (
     RUN_ERRORS,
+    BaseSession,
     Dataset,
     DType,
     Gradient,

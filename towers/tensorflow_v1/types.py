@@ -10,6 +10,7 @@ from typing import Union
 
 from towers.tensorflow_v1.load import tf
 
+BaseSession = tf.Session.__base__
 Dataset = tf.data.Dataset
 DType = tf.DType
 Graph = tf.Graph

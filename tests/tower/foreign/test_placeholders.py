@@ -1,7 +1,5 @@
 """A class with placeholders, and an optimizer of its own, trains as what is written on tensors."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -169,17 +167,56 @@ def test_a_sparse_placeholder():
   assert read(sparse(True))[0] == read(sparse(False))[0]
 
 
-def test_a_session_inside_may_be_made_and_runs_nothing():
-  def opens(batch, is_training, runs=False):
+SESSIONS = {'plain': tf.Session, 'interactive': tf.InteractiveSession,
+            'soft': lambda: tf.Session(config=tf.ConfigProto(allow_soft_placement=True))}
+# How a class gives a weight a value in its own session.
+SETS = {'': lambda *_: None,
+        'assign': lambda session, weight, values, _: session.run(weight.assign(values)),
+        'load': lambda session, weight, values, _: weight.load(values, session),
+        'restore': lambda session, weight, _, path: tf.train.Saver([weight]).restore(session, path)}
+
+
+@pytest.mark.parametrize('kind, way, num_towers', small.nightly_but(
+    [('plain', 'restore', 3), ('plain', '', 2)],
+    [(kind, way, num_towers) for kind in SESSIONS for way in SETS for num_towers in (1, 2, 3)]))
+def test_a_session_inside_runs_and_what_it_sets_is_where_all_towers_start(
+    kind, way, num_towers, tmp_path):
+  values = np.arange(4 * small.NUM_FEATURES, dtype=np.float32).reshape(-1, 4) / 10
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable('hidden/weights', initializer=values)
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(tmp_path / 'saved'))
+
+  def opens(batch, is_training):
     net = Net()
-    with tf.Session() as session:
-      if runs:
-        session.run(tf.global_variables_initializer())
+    weights = tf.trainable_variables()
+    net.averages = tf.train.ExponentialMovingAverage(0.9).apply(weights)
+    session = SESSIONS[kind]()
+    session.run(tf.global_variables_initializer())
+    SETS[way](session, *[weight for weight in weights if weight.op.name == 'hidden/weights'],
+              values, path)
+    session.close()
     return towers.fed(net.feed(*batch, 0.9, is_training), net.losses)
 
-  build(opens)
-  with pytest.raises(UsageError, match='a session of its own.*without session.run.*TensorFlow say'):
-    build(functools.partial(opens, runs=True))
+  settings = dict(num_towers=num_towers, tower_build='reuse', validation=None)
+  with build(opens, **settings).session() as found, build(model, **settings).session() as plain:
+    expected = small.read_variables(plain.program, plain)
+    if way:
+      expected['hidden/weights'] = values
+    started = small.read_variables(found.program, found)
+    for name, value in expected.items():
+      np.testing.assert_array_equal(started[name], value, err_msg=name)
+    if not way:
+      assert found.train() == plain.train()
+
+
+def test_a_batch_in_a_session_inside_is_refused():
+  def runs(batch, is_training):
+    tf.Session().run(batch[0])
+    return on_tensors(batch, is_training)
+
+  with pytest.raises(UsageError, match='a session of its own.*no batch'):
+    build(runs)
 
 
 def adam(weight, gradient):

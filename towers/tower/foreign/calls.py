@@ -3,7 +3,7 @@
   placeholder   that the result needs, and nothing feeds: refused, see `placeholders`
   optimizer     makes neither updates nor slots, since the program's own one trains
   step counter  of such an optimizer: counts the steps of the program; global_step is its own
-  session       that the model makes: runs nothing, as it lacks devices and values
+  session       that the model makes: runs on the host, and what it assigns are first values
 """
 
 import contextlib
@@ -15,7 +15,8 @@ from towers.base.usage_error import UsageError
 from towers.graph.source import format_op
 from towers.graph.walk import find_dependents, find_needed, list_ops
 from towers.placement.counters import get_global_step
-from towers.tensorflow_v1 import Graph, Operation, Optimizer, replaced, tf
+from towers.placement.set_values import READS_VALUE, LazySession
+from towers.tensorflow_v1 import BaseSession, Graph, Operation, Optimizer, replaced, tf
 
 # Collections: of each call that goes on the number of the last op before it; of optimizers that
 # models make their classes' names.
@@ -33,14 +34,16 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
   before = graph.get_operations()
   graph.add_to_collection(_BEGUN, before[-1]._id if before else -1)
   try:
-    with _idle_optimizers(graph) as idle, tf.variable_creator_scope(_give_step):
+    with _idle_optimizers(graph) as idle, _joined_sessions(graph), tf.variable_creator_scope(
+        _give_step):
       returned = function(*args, **named)
   except tf.errors.OpError as error:
-    if error.op is not None and is_made_before(error.op):
+    if error.op is not None and error.op.type in READS_VALUE and is_made_before(error.op):
       raise  # Of a variable of another model, see `keep_set_values`.
     raise UsageError(
-        'The model runs a session of its own, which failed: make the class without session.run, as '
-        f'program.session() runs all. TensorFlow says: {find_reason(error)}') from error
+        'The model runs a session of its own, which failed: it has no batch, and the values of '
+        'this call alone. Make the class without session.run, as program.session() runs all. '
+        f'TensorFlow says: {find_reason(error)}') from error
   finally:
     graph.get_collection_ref(_BEGUN).pop()
   placeholders = [op for op in graph.get_operations()[len(before):] if op.type == 'Placeholder']
@@ -80,6 +83,23 @@ def _idle_optimizers(graph: Graph) -> Iterator[Dict[Operation, str]]:
   with replaced(*((kind, name, stand_in_for(vars(kind)[name])) for kind in _list_kinds(Optimizer)
                   for name in ('minimize', 'apply_gradients') if name in vars(kind))):
     yield idle
+
+
+@contextlib.contextmanager
+def _joined_sessions(graph: Graph) -> Iterator[None]:
+  """Runs what a model runs in sessions of its own, which lack devices, in one on the host."""
+  session, run = tf.get_default_session(), BaseSession.run
+  with contextlib.ExitStack() as stack:
+    if not isinstance(session, LazySession):
+      session = stack.enter_context(contextlib.closing(LazySession(graph)))
+
+    def run_joined(own, *args, **named):
+      if own.graph is not graph or own is session.opened or tf.get_default_graph() is not graph:
+        return run(own, *args, **named)
+      return session.run(*args, **named)
+
+    stack.enter_context(replaced((BaseSession, 'run', run_joined)))
+    yield
 
 
 def _give_step(next_creator, **settings):
