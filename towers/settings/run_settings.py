@@ -28,7 +28,7 @@ class RunSettings(_Values):
         name for name, setting in arguments_of('run').items() if setting.whose == 'chief')
     if cluster.is_evaluator:
       outputs.update(summary_dir=self.summary_dir)
-    return dataclasses.replace(self, quiet=True, **outputs)
+    return dataclasses.replace(self, **outputs)
 
   def session_settings(self) -> Dict[str, Any]:
     """Returns the arguments of `towers.Program.session` among them."""

@@ -70,7 +70,7 @@ class Progress(Callback):
       on_first_step: called after the first step, before anything is shown.
       stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
       clock, columns: stand in for the time and the terminal's width in tests.
-      is_chief: writes validations, which all workers measure together.
+      is_chief: shows steps and validations, which all workers take together.
     """
     self._session, self._metrics, self._plan = session, session.training_metrics, session.plan
     self._metrics_mark = self._metrics.mark()
@@ -107,7 +107,8 @@ class Progress(Callback):
     else:
       self.train_seconds += now - self._mark
     self._step, self._mark = step, now
-    if (now >= self._next_show or step == self._total_steps) and shows_all():
+    if self._is_chief and shows_all() and (
+        now >= self._next_show or step == self._total_steps):
       self._next_show = now + (
           _SECONDS_BETWEEN_DRAWINGS_IN_A_CELL if self._is_cell else
           _SECONDS_BETWEEN_DRAWINGS if self._draws else _SECONDS_BETWEEN_LINES)
