@@ -13,7 +13,7 @@ import pytest
 from tests.harness import small
 from tests.harness.in_process_cluster import find_ports
 from tests.harness.process_cluster import ProcessCluster
-from tests.harness.processes import output_of
+from tests.harness.processes import output_of, wait_until
 from towers.checkpoint.checkpoints import list_steps
 from towers.placement.cluster import Cluster
 from towers.process.run_error import RunError, WorkerGone
@@ -70,6 +70,7 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
   flags = FLAGS + [f'--checkpoint_dir={tmp_path}']
   with ProcessCluster(fault=fault, flags=flags) as cluster:
     cluster.wait_for(dead, moment, times)
+    wait_until(lambda: list_steps(str(tmp_path)))  # A thread writes them.
     cluster.kill(dead)
     assert_gone(cluster, 1 - dead, dead)
   with ProcessCluster(fault='steps are marked', flags=flags) as cluster:
