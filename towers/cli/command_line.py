@@ -87,11 +87,11 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     check_outputs(result_file=config.result_file, report=config.report)
     jobs.predict(config)
     return 0
-  trains = not (config.check or config.find_batch or config.input_only)
-  is_quiet = config.quiet and trains  # As the flag says, and not as other workers than the chief.
   cluster = read_cluster(os.environ)
   config = config.for_worker(cluster)
-  with quieted(is_quiet), lock_outputs(config.run, cluster, export_dir=config.export_dir):
+  trains = not (config.check or config.find_batch or config.input_only)
+  with quieted(config.quiet and trains), \
+      lock_outputs(config.run, cluster, export_dir=config.export_dir):
     if config.autotune:
       config = load_extra('--autotune')(config, cluster=cluster, command=command)
     set_xla(config.xla, os.environ)
