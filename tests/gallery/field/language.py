@@ -4,12 +4,11 @@ A function imports the repository, and returns the model function.
 """
 
 import json
-import os
-import tempfile
+import logging
 import types
 
 import towers
-from tests.gallery.field.repositories import load
+from tests.gallery.field.repositories import load, write
 from tests.gallery.programs import cross_entropy
 from towers.tensorflow_v1 import tf
 
@@ -34,14 +33,15 @@ TRANSLATOR = dict(vocab_size=WORDS, d_model=8, d_ff=16, num_blocks=1, num_heads=
 VOCABULARY = ['<pad>', '<unk>', '<s>', '</s>'] + [f'w{number}' for number in range(WORDS - 4)]
 CHAR_RNN = dict(model='lstm', num_layers=2, rnn_size=8, seq_length=LENGTH - 1, vocab_size=WORDS,
                 output_keep_prob=0.8, input_keep_prob=0.8, grad_clip=5.)
+ELECTRA = dict(
+    vocab_size=WORDS, max_seq_length=LENGTH, mask_prob=0.4, embedding_size=8,
+    generator_hidden_size=0.5, model_hparam_overrides=dict(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16))
+TAGGER = dict(
+    use_chars=True, use_crf=True, embeddings=None, nwords=WORDS, dim_word=6, nchars=WORDS,
+    dim_char=4, hidden_size_char=3, hidden_size_lstm=5, ntags=CLASSES, lr_method='adam', clip=1.,
+    vocab_tags={})
 PTB = dict(num_steps=8, hidden_size=6, vocab_size=16, num_layers=1, keep_prob=0.8)
-
-
-def write(text):
-  path = os.path.join(tempfile.mkdtemp(), 'file')
-  with open(path, 'w') as file:
-    file.write(text)
-  return path
 
 
 def gpt_2():
@@ -149,4 +149,36 @@ def ptb():
     data = types.SimpleNamespace(epoch_size=1, input_data=ids[:, :-1], targets=ids[:, 1:], **sizes)
     config = types.SimpleNamespace(**{**vars(net.SmallConfig), **sizes})
     return net.PTBModel(bool(is_training), config, data).cost / PTB['num_steps']
+  return model
+
+
+def electra():
+  net, settings = load('electra', 'run_pretraining', 'configure_pretraining')
+  vocabulary = ['[PAD]', '[CLS]', '[SEP]', '[MASK]', '[UNK]', *VOCABULARY[4:]]
+  config = settings.PretrainingConfig('', '', vocab_file=write('\n'.join(vocabulary)), **ELECTRA)
+
+  def model(batch, is_training):
+    made = net.PretrainingModel(config, batch, bool(is_training))
+    _, _, words, _, weights, mask, fakes = made.eval_metrics[1][:7]
+    return {'words': towers.Weighted(words, weights),
+            'fakes': towers.Weighted(config.disc_weight * fakes, tf.reduce_sum(mask, 1))}
+  return model
+
+
+def electra_optimizer():
+  return load('electra', 'model.optimization').AdamWeightDecayOptimizer(
+      0.01, weight_decay_rate=0.01, exclude_from_weight_decay=['LayerNorm', 'layer_norm', 'bias'])
+
+
+def tagger():
+  net = load('sequence_tagging', 'model.ner_model')
+  config = types.SimpleNamespace(logger=logging.getLogger('tagger'), **TAGGER)
+
+  def model(batch, is_training):
+    words, lengths, letters, word_lengths, tags = batch
+    ner = net.NERModel(config)
+    ner.build()
+    return towers.fed({ner.word_ids: words, ner.sequence_lengths: lengths, ner.char_ids: letters,
+                       ner.word_lengths: word_lengths, ner.labels: tags,
+                       ner.dropout: 0.5 if is_training else 1.}, ner.loss)
   return model

@@ -81,9 +81,38 @@ def speech() -> Tuple[np.ndarray, ...]:
   return draw('normal', 9, 5), lengths, draw('integers', 3, below=6)
 
 
+def sentences_of_letters() -> Tuple[np.ndarray, ...]:
+  """Words, how many there are, their letters and how many, and tags."""
+  lengths, word_lengths = 1 + draw('integers', below=LENGTH), 1 + draw('integers', LENGTH, below=4)
+  mask = np.arange(LENGTH) < lengths[:, None]
+  return (words() * mask, lengths, draw('integers', LENGTH, 4, below=WORDS) * mask[..., None],
+          word_lengths * mask, draw('integers', LENGTH, below=CLASSES) * mask)
+
+
+def masked_words() -> Tuple[Dict[str, np.ndarray]]:
+  mask = np.int32(np.arange(LENGTH) < 2 + draw('integers', below=LENGTH - 1)[:, None])
+  return {'input_ids': words() * mask, 'input_mask': mask, 'segment_ids': mask * 0},
+
+
 def positions() -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
   moves = np.eye(362, dtype=np.float32)[draw('integers', below=362)]
   return draw('uniform', 19, 19, 17), {'pi_tensor': moves, 'value_tensor': draw('normal')}
+
+
+def utterances() -> Tuple[np.ndarray, ...]:
+  """Letters, how many, frames, which is the last one, and spectra."""
+  return (draw('integers', 5, below=WORDS), 2 + draw('integers', below=4), draw('normal', 6, 4),
+          np.float32(np.arange(6) >= 3 + draw('integers', below=4)[:, None]), draw('normal', 6, 6))
+
+
+def boxes() -> Tuple[np.ndarray, ...]:
+  """Images, what is in each of 3 grids, and the boxes of each."""
+  grids = [draw('uniform', size, size, 3, 7, below=2 + size) for size in (4, 2, 1)]
+  for grid in grids:
+    grid[..., 4] = grid[..., 4] > 0.5
+    grid[..., :4] *= 32
+  return (draw('uniform', 32, 32, 3), *grids,
+          *(32 * draw('uniform', 5, 4, below=number) for number in (2, 3, 4)))
 
 
 def smooth_adam() -> Any:
@@ -118,6 +147,11 @@ REPOSITORIES: Dict[str, Repository] = {
     'char_rnn': Repository(
         'sherjilozair/char-rnn-tensorflow', language.char_rnn, lambda: (words(),),
         'placeholders, a batch size as a number, an optimizer inside', 6, STATIC),
+    'electra': Repository('google-research/electra', language.electra, masked_words,
+                          "a mean by a mask, categorical draws",
+                          optimizer=language.electra_optimizer),
+    'tagger': Repository('guillaumegenthial/sequence_tagging', language.tagger,
+                         sentences_of_letters, 'a session inside, a CRF'),
     'deepspeech': Repository('mozilla/DeepSpeech', signals.deepspeech, speech,
                              'draws of `[time * batch, n]`, `tf.device`'),
     'wavenet': Repository(
@@ -133,6 +167,16 @@ REPOSITORIES: Dict[str, Repository] = {
         lambda: tf.train.GradientDescentOptimizer(0.1)),
     'ptb': Repository('tensorflow/models ptb_word_lm', language.ptb,
                       lambda: (words(9),), 'a batch size as a number', 6, STATIC),
+    'pixel_cnn': Repository(
+        'openai/pixel-cnn', signals.pixel_cnn, lambda: (draw('uniform', 8, 8, 3) * 2 - 1,),
+        'a batch size as a number, first values from data, a template', 6, STATIC,
+        smooth_adam),
+    'tacotron': Repository('Rayhane-mamah/Tacotron-2', signals.tacotron, utterances,
+                           'a py_func, draws in a loop, batch norm of tf.layers', settings=SYNC,
+                           optimizer=smooth_adam),
+    'yolo': Repository('YunYang1994/tensorflow-yolov3', signals.yolo, boxes,
+                       'placeholders, sessions, two optimizers and averages inside', settings=SYNC,
+                       optimizer=lambda: tf.train.GradientDescentOptimizer(1e-5)),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
                          optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),

@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import tempfile
 import types
 from typing import Any, Iterator, List, Tuple
 
@@ -49,6 +50,25 @@ class MissingFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
   def exec_module(self, module: Any) -> None:
     pass
+
+
+def write(text: str) -> str:
+  """Writes a file that a repository reads; returns its path."""
+  path = os.path.join(tempfile.mkdtemp(), 'file')
+  with open(path, 'w') as file:
+    file.write(text)
+  return path
+
+
+@contextlib.contextmanager
+def within(folder: str) -> Iterator[None]:
+  """Runs in a folder, as programs that name files by where they are started."""
+  before = os.getcwd()
+  os.chdir(folder)
+  try:
+    yield
+  finally:
+    os.chdir(before)
 
 
 @contextlib.contextmanager
@@ -97,7 +117,7 @@ def load(path: str, *names: str, arguments: Tuple[str, ...] = (),
   if not FOLDER or not os.path.isdir(folder):
     pytest.skip(f'no {path} in the folder {FOLDER!r} that FIELD_FOLDER names')
   known = set(flags.FLAGS)
-  with importing(folder, arguments, without):
+  with within(folder), importing(folder, arguments, without):
     modules = [(run_file if runs else importlib.import_module)(name) for name in names]
   # Two of them define flags of one name.
   defined = {name: flags.FLAGS[name].value for name in set(flags.FLAGS) - known}

@@ -1,10 +1,14 @@
 """The glue of repositories with models of images, games and sound."""
 
+import functools
+import os
 import tempfile
 import types
 
+import numpy as np
+
 import towers
-from tests.gallery.field.repositories import load
+from tests.gallery.field.repositories import load, within, write
 from tests.gallery.programs import cross_entropy
 from towers.tensorflow_v1 import tf
 
@@ -26,6 +30,16 @@ MINIGO = dict(conv_width=4, fc_width=4, trunk_layers=1, work_dir=tempfile.gettem
 DCGAN = dict(input_height=16, input_width=16, output_height=16, output_width=16, z_dim=4, gf_dim=2,
              df_dim=2)
 PIX2PIX = ('--mode=train', '--output_dir', tempfile.gettempdir(), '--ngf=1', '--ndf=1')
+
+PIXEL_CNN = dict(nr_resnet=1, nr_filters=2, nr_logistic_mix=2)
+TACOTRON = dict(
+    num_mels=4, num_freq=6, outputs_per_step=1, predict_linear=True, embedding_dim=4,
+    enc_conv_num_layers=1, enc_conv_kernel_size=(3,), enc_conv_channels=4, encoder_lstm_units=3,
+    attention_dim=4, attention_filters=2, attention_kernel=(3,), prenet_layers=[4, 4],
+    decoder_layers=1, decoder_lstm_units=4, postnet_num_layers=2, postnet_kernel_size=(3,),
+    postnet_channels=4, cbhg_kernels=2, cbhg_conv_channels=4, cbhg_projection=4,
+    cbhg_highwaynet_layers=1, cbhg_highway_units=4, cbhg_rnn_units=3,
+    tacotron_teacher_forcing_ratio=0.5)
 
 
 def learning(part):
@@ -135,4 +149,61 @@ def pix2pix():
     losses -= tf.log(made.predict_fake + net.EPS)
     pixels = tf.reduce_mean(tf.abs(batch[1] - made.outputs), [1, 2, 3])
     return tf.reduce_mean(losses, [1, 2, 3]) + 100 * pixels
+  return model
+
+
+def pixel_cnn():
+  net, nn = load('pixel-cnn', 'pixel_cnn_pp.model', 'pixel_cnn_pp.nn')
+
+  def model(batch, is_training):
+    spec = tf.make_template('model', net.model_spec)
+    made = spec(batch[0], dropout_p=0.5 if is_training else 0., **PIXEL_CNN)
+    losses = nn.discretized_mix_logistic_loss(batch[0], made, sum_all=False)
+    return losses / (np.log(2) * 8 * 8 * 3)
+
+  model.init_from = lambda batch: tf.make_template('model', net.model_spec)(
+      batch[0], init=True, **PIXEL_CNN)
+  return model
+
+
+def tacotron():
+  net, hparams = load('tacotron2', 'tacotron.models', 'hparams')
+  for name, value in TACOTRON.items():
+    setattr(hparams.hparams, name, value)
+
+  def model(batch, is_training):
+    letters, lengths, mels, stops, linears = batch
+    made = net.create_model('Tacotron', hparams.hparams)
+    sizes = tf.constant([[5, 6, 6, 6]])
+    made.initialize(letters, lengths, mels, stops, linears, is_training=bool(is_training),
+                    global_step=tf.train.get_or_create_global_step(), split_infos=sizes)
+    made.add_loss()
+    return made.loss
+  return model
+
+
+def narrow(layer):
+  """A convolution with a 32nd of its channels, whose numbers stand in the code that calls it."""
+  layer = getattr(layer, '__wrapped__', layer)
+
+  @functools.wraps(layer)
+  def narrowed(input_data, filters_shape, *args, **named):
+    sizes = [size if size in (1, 3, 21) else size // 32 for size in filters_shape]
+    return layer(input_data, sizes, *args, **named)
+  return narrowed
+
+
+def yolo():
+  net, common, config = load('yolov3', 'train', 'core.common', 'core.config')
+  net.Dataset, common.convolutional = lambda kind: [0], narrow(common.convolutional)
+  vars(config.cfg.YOLO).update(CLASSES=write('cat\ndog'), ANCHORS=write(','.join(18 * '2')))
+  folder = tempfile.mkdtemp()
+  os.mkdir(os.path.join(folder, 'data'))
+
+  def model(batch, is_training):
+    with within(folder):
+      made = net.YoloTrain()
+    inputs = (made.input_data, made.label_sbbox, made.label_mbbox, made.label_lbbox,
+              made.true_sbboxes, made.true_mbboxes, made.true_lbboxes)
+    return towers.fed({**dict(zip(inputs, batch)), made.trainable: is_training}, made.loss)
   return model
