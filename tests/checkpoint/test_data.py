@@ -34,7 +34,7 @@ def program(rows=ROWS[:71], labels=LABELS[:71], **settings):
 def train(folder, steps, rows=ROWS[:71], labels=LABELS[:71], last_batch='keep', **own):
   with tf.Graph().as_default():
     return towers.train(program(rows, labels, last_batch=last_batch), steps=steps,
-                        checkpoint_dir=str(folder), quiet=True, **own)
+                        checkpoint_dir=str(folder), **own)
 
 
 @pytest.mark.nightly(but='fold')
