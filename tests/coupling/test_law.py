@@ -164,6 +164,17 @@ def test_a_draw_of_as_many_entries_as_there_are_rows_is_no_draw_by_rows(caplog, 
   assert 'not measured' not in ''.join(capfd.readouterr())
 
 
+@pytest.mark.parametrize('batch_size, num_towers', small.nightly_but(
+    [(14, 3)], [(13, 3), (14, 3), (14, 4), (15, 3), (15, 2)]))
+def test_rows_of_all_towers_are_measured_whatever_the_shares(batch_size, num_towers, caplog, capfd):
+  def model(batch, is_training):
+    x = dense(batch['x'], 4, 'o')
+    return tf.reduce_mean(tf.squared_difference(x[:, None], towers.all_rows(x)[None]), [1, 2])
+
+  assert judge(model, xy(60), caplog, batch_size=batch_size, num_towers=num_towers) == []
+  assert 'not measured' not in ''.join(capfd.readouterr())
+
+
 @pytest.mark.parametrize('size', [22, pytest.param(28, marks=pytest.mark.nightly)])
 def test_a_draw_that_does_not_go_by_the_place_of_a_row_is_named(size, caplog, monkeypatch):
   feed = fed_towers.FedTowers._feed

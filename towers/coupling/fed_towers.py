@@ -318,6 +318,7 @@ def _list_assigned(write, fed, written) -> List[Tensor]:
 def _add(total, value):
   """Returns the sum of two gradients, dense or of rows."""
   if not hasattr(total, 'indices'):
-    return total + value
+    with np.errstate(all='ignore'):  # In half precision they may be infinite.
+      return total + value
   return total._replace(**{name: np.concatenate([getattr(total, name), getattr(value, name)])
                            for name in ('values', 'indices')})

@@ -261,8 +261,9 @@ def _list_orders(fed) -> List[np.ndarray]:
 
   A loss of 0 may be a large one that the model leaves out: it comes last.
   """
-  few = min(-(-fed.size // len(fed.towers)), _FEW + 1)
-  side = _deal([size or few for size in fed.sizes], len(fed.towers))
+  # No more than the batch has, for which alone there is room where all towers' rows are joined.
+  few = np.array_split(np.arange(min(fed.size, (_FEW + 1) * len(fed.towers))), len(fed.towers))
+  side = _deal([size or max(len(rows), 1) for size, rows in zip(fed.sizes, few)], len(fed.towers))
   losses = fed.find_losses(side)
   if losses is not None:
     keys = [np.concatenate(losses)[:fed.size]]
