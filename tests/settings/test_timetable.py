@@ -11,7 +11,7 @@ from towers.settings.timetable import Interval, Timetable, build_interval, build
 OF_63_STEPS = build_plan(num_examples=500, batch_size=8, num_towers=1)
 
 
-@pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1),
+@pytest.mark.parametrize('text, expected', [('7', 7), (7, 7), ('500steps', 500), ('1step', 1),
                                             ('2epochs', 126), ('1epoch', 63), ('0.5 epochs', 32),
                                             ('0.001epochs', 1)])
 def test_intervals_are_steps_or_epochs(text, expected):

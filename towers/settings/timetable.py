@@ -57,8 +57,9 @@ class Timetable(NamedTuple):
   on_nan: str = 'stop'
 
 
-def parse_interval(name: str, text: str) -> Tuple[float, str]:
+def parse_interval(name: str, given: Any) -> Tuple[float, str]:
   """Returns (2.0, 'epochs') from '2epochs'; a number alone counts steps; else a UsageError."""
+  text = str(given)
   match = re.match(r'([0-9]{1,15}(?:\.[0-9]{1,15})?) ?(?:(step|epoch|second)s?)?\Z', text)
   unit = match and (match.group(2) or 'step')
   if not match or float(match.group(1)) == 0 or (unit == 'step' and '.' in match.group(1)):
@@ -67,8 +68,8 @@ def parse_interval(name: str, text: str) -> Tuple[float, str]:
   return float(match.group(1)), f'{unit}s'
 
 
-def build_interval(name: str, text: str, plan: Plan) -> Interval:
-  """Returns the interval, of at least 1 step, that '500steps' or '2epochs' mean.
+def build_interval(name: str, text: Any, plan: Plan) -> Interval:
+  """Returns the interval, of at least 1 step, that '500steps', 500 or '2epochs' mean.
 
   Where the rest of an epoch is carried, an epoch's end is within a step: it is due after that.
   """
@@ -86,8 +87,9 @@ def build_interval(name: str, text: str, plan: Plan) -> Interval:
   return Interval(round(count))
 
 
-def parse_trace_steps(text: str) -> Tuple[int, int]:
-  """Returns (10, 12) from '10:12', or (10, 10) from '10'; refuses others by a UsageError."""
+def parse_trace_steps(given: Any) -> Tuple[int, int]:
+  """Returns (10, 12) from '10:12', or (10, 10) from 10; refuses others by a UsageError."""
+  text = str(given)
   match = re.match(r'([0-9]{1,15})(?::([0-9]{1,15}))?\Z', text)
   first = int(match.group(1)) if match else 0
   last = int(match.group(2) or first) if match else 0
