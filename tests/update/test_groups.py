@@ -144,6 +144,7 @@ def sgd(rate):
     (dict(optimizer=sgd, rate_factors={'hidden': -1.0}), 'rate_factors has -1.0 for hidden'),
     (dict(optimizer=tf.train.GradientDescentOptimizer(0.1), learning_rate=None,
           rate_factors={'logits': 2.0}), 'rate_factors has 2 for logits/weights, whose optimizer'),
+    (dict(optimizer=sgd, rate_factors='hidden=0.1'), "rate_factors is 'hidden=0.1': write"),
     (dict(optimizer=towers.Every(0, sgd)), 'towers.Every got 0 steps: give a whole number')])
 def test_mistakes_name_the_variable(settings, message):
   with pytest.raises(UsageError, match=message):

@@ -64,6 +64,8 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
       optimizers', none; or a factor of a rate that is the optimizer's own.
   """
   given = rate_factors or {}
+  if not isinstance(given, Mapping):
+    raise UsageError(f"rate_factors is {given!r}: write rate_factors={{'encoder/': 0.1}}.")
   factors = _assign('rate_factors', given, names)
   for pattern, factor in given.items():
     if not factor > 0 or math.isinf(factor):
