@@ -141,7 +141,7 @@ CASES = [dict(), dict(placement='replicated', optimizer='adam'),
 
 @pytest.mark.nightly(but='0')
 @pytest.mark.parametrize('settings', CASES, ids=range(len(CASES)))
-def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scale(settings):
+def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scale(settings, capsys):
   # Batches of 8 on 3 towers are 3, 3 and 2: row 14 is tower 2's, in the second step.
   train = faults.poison(TRAIN, test_guard.ROW, 300.0)
   settings = {**dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed',
@@ -153,6 +153,7 @@ def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scal
     loss = run.train()
     assert np.isfinite(loss) and run.opened.step == 2 and run.counters() == [2, 16]
     assert get_scale(run) == (2 ** 14, 0)
+    assert 'WARNING: step 2 has gradients too large for 16 bits' in capsys.readouterr().out
     after = test_guard.everything(run)
     changed = {name for name in after if not np.array_equal(before[name], after[name])}
     assert changed == {'global_step', 'examples_seen', 'loss_scale/value', 'loss_scale/good_steps'}

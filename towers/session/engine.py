@@ -311,6 +311,9 @@ class Engine:
     value = self.session.run(scale.variable)
     if value <= 1:
       return False
+    if self.program.workers.rank == 0:
+      write_line(f'WARNING: step {self.step + 1} has gradients too large for 16 bits at '
+                 f'loss_scale={value:g}, and changes no weight; the scale is now {value / 2:g}')
     scale.variable.load(value / 2, self.session)
     scale.good_steps.load(0, self.session)
     return True
