@@ -144,7 +144,7 @@ def test_a_step_that_is_not_finite_is_taken_again_unless_it_is_skipped():
     session.train()
     for _ in range(2):
       result = session.take_step()
-      assert not np.isfinite(result.loss) and 'is nan' in result.not_finite.describe()
+      assert not np.isfinite(result.loss) and 'is nan' in str(result.not_finite)
       assert session.step == session.examples_seen / 8 == 1
     session.skip()
     assert session.step == session.examples_seen / 8 == 2

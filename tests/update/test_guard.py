@@ -49,7 +49,7 @@ def refuse_step(run):
   """Takes a step that is not finite and changes nothing; returns all variables."""
   before = everything(run)
   finding = run.opened.take_step().not_finite
-  assert not finding.is_done and 'tower' in finding.describe()
+  assert not finding.is_done and 'tower' in str(finding)
   assert_unchanged(everything(run), before)
   return before
 
@@ -121,7 +121,7 @@ def test_the_tower_and_the_first_variable_are_named():
   with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW), model=lambda batch, is_training: {
       'steady': tf.ones_like(batch[0][:, 0]), 'other': small.model(batch, is_training)[0]}) as run:
     run.train()
-    assert run.opened.take_step().not_finite.describe() == (
+    assert str(run.opened.take_step().not_finite) == (
         'in tower 2 the loss other is nan and the gradient of hidden/weights is not finite (the '
         'first of 4 variables out of 4)')
   with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero,
@@ -129,7 +129,7 @@ def test_the_tower_and_the_first_variable_are_named():
     run.train()
     finding = run.opened.take_step().not_finite
     # The step's second micro-batch has rows 12 to 15: 12 and 13 on tower 0.
-    assert finding.describe() == ('in tower 1 the gradient of logits/weights is not finite '
+    assert str(finding) == ('in tower 1 the gradient of logits/weights is not finite '
                                   '(the first of 1 variables out of 4)')
     assert finding.losses.shape == (2, 3, 1) and np.isfinite(finding.losses).all()
     assert finding.finite[0].all() and not finding.finite[1].all()

@@ -28,7 +28,7 @@ class Retried(NamedTuple):
   wire: str = 'float32'
   loss_names: Sequence[str] = ()
 
-  def describe(self) -> str:
+  def __str__(self) -> str:
     """Returns in words which towers' losses and which variables' gradients are not finite."""
     clauses = []
     for tower in range(self.losses.shape[1]):

@@ -75,7 +75,7 @@ class Session(OpenSession):
     """Skips a step that is not finite, and raises, unless it was done on the second try."""
     if not not_finite.is_done:
       self.skip()
-      raise RunError(f'Step {self.step} is not finite: {not_finite.describe()}. It has changed no '
+      raise RunError(f'Step {self.step} is not finite: {not_finite}. It has changed no '
                      'variable. Lower the learning rate or clip the gradients; or catch this '
                      'error to go on with the next step.')
 

@@ -321,8 +321,7 @@ class Loop:
                      'examples was: a device or an op of the model fails now and then')
       return
     epoch, index = session.plan.position(step)
-    what = (f'step {step + 1} (batch {index + 1} of epoch {epoch + 1}) is not finite: '
-            f'{retried.describe()}')
+    what = f'step {step + 1} (batch {index + 1} of epoch {epoch + 1}) is not finite: {retried}'
     if session.program.devices.kind == 'GPU' and uses_persistent_batch_norm():
       what += (" (cuDNN's persistent batch normalisation may overflow: see whether it happens with "
                'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=0)')
