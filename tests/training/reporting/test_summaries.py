@@ -90,11 +90,11 @@ def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(sett
 
 
 def test_the_norm_of_sparse_gradients_is_that_of_the_dense_ones():
-  gradient = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([4, 4]),
-                              dense_shape=tf.constant([9, 1]))
-  rows = tf.get_variable('rows', [9, 1])
-  reduced = ReducedGradients([], 1, None, [(gradient, rows)], [], [])
-  with tf.Session() as session:
+  with tf.Graph().as_default(), tf.Session() as session:
+    gradient = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([4, 4]),
+                                dense_shape=tf.constant([9, 1]))
+    reduced = ReducedGradients(
+        [], 1, None, [(gradient, tf.get_variable('rows', [9, 1]))], [], [])
     assert session.run(build_gradient_norm(reduced)) == pytest.approx(3.0)
 
 
