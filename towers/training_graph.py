@@ -327,7 +327,7 @@ class TrainingGraph:
   def summaries(self) -> List[Tensor]:
     """What is made by `tf.summary`, of towers in the first: scalar strings, to fetch with a step.
 
-    What needs a placeholder is fetched by whoever feeds that.
+    What needs a placeholder is left to a run that feeds it.
     """
     fed = find_dependents([op for op in self.graph.get_operations() if op.type == 'Placeholder'])
     with self.graph.as_default():

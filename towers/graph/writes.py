@@ -173,8 +173,8 @@ def find_left_out(sums: Iterable[Tensor], updates: Iterable[Any],
 
   A write is meant to if what it writes moves, as batches and weights do, or if the loss reads the
   variable. Others are run by hand, as those of a learning rate: what is computed from a constant,
-  from the variable itself or, whoever reads it, from a placeholder. An initializer is none, nor is
-  what a `tf.train.Saver` makes.
+  from the variable itself or, even where the loss reads it, from a placeholder. An initializer is
+  none, nor is what a `tf.train.Saver` makes.
 
   Args:
     sums: of the loss and the metrics of a tower.

@@ -33,7 +33,7 @@ class Fed(NamedTuple):
 
   Attributes:
     arrays: those of the split, tensors.
-    start: what to take first, a `Span`, and the `ResumePoint.cuts` before it, an int64 tensor.
+    start: where to begin, `Plan.start` as an int64 tensor.
   """
   arrays: List[Any]
   start: Any
@@ -68,7 +68,8 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
     return tf.data.Dataset.zip((elements, tf.data.Dataset.from_tensors(span.epoch).repeat()))
 
   def find_spans(later, start):
-    spans = np.array(plan.spans(int(later), Span(*start[:4].tolist())), np.int64).reshape(-1, 4)
+    spans = plan.started_at(start).spans(int(later))
+    spans = np.array(spans, np.int64).reshape(-1, len(Span._fields))
     return spans, -(-(spans[:, 2] - spans[:, 1]).sum() // plan.micro_batch_size)
 
   def build_epoch(later):

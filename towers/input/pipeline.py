@@ -120,7 +120,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   def feed_dict(step, resumed=None):
     by = resumed or plan
     begun = by.resumed_at(by.point_at(step))
-    return {**dict(zip(fed.arrays, examples.arrays)), fed.start: [*begun.start, *begun.since.cuts]}
+    return {**dict(zip(fed.arrays, examples.arrays)), fed.start: begun.start}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,

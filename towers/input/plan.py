@@ -192,9 +192,14 @@ class Plan(NamedTuple):
     return tuple(cut for cut in later if cut[2])
 
   @property
-  def start(self) -> Span:
-    """What is taken first, for `spans`."""
-    return Span(self.since.epoch, self.since.position, self.end)
+  def start(self) -> List[int]:
+    """The numbers that say where steps of this size begin: epoch, position and cuts."""
+    return [self.since.epoch, self.since.position, *self.since.cuts]
+
+  def started_at(self, start: Sequence[int]) -> 'Plan':
+    """Returns the plan of steps that begin where the `start` of another one says."""
+    epoch, position, *cuts = map(int, start)
+    return self._replace(since=ResumePoint(0, 0, epoch, position, cuts))
 
   @property
   def offset(self) -> int:
@@ -243,18 +248,19 @@ class Plan(NamedTuple):
     epoch, index = divmod(max(done, step), self.steps_per_epoch)
     return ResumePoint(step, examples, epoch, index * self.batch_size)
 
-  def spans(self, later: int, start: Span) -> List[Span]:
+  def spans(self, later: int) -> List[Span]:
     """Returns what the batches of an epoch take, of this epoch and maybe of the next one.
 
-    It is the epoch that is `later` by so many than that of `start`, what is taken first: from where
-    a global batch begins. Its end may be in the next epoch, and all later ones then end so too.
+    It is the epoch that is `later` by so many than the one in which steps of this size begin.
     """
-    epoch, size = start.epoch + later, self.num_examples
+    since, size = self.since, self.num_examples
+    epoch = since.epoch + later
     if self.carries:
-      position = 0 if later else start.position
-      return [Span(epoch, position, size, max(later * size - start.position, 0))]
-    shift = max(start.end - size, 0)
-    position, end = (shift, shift + self.examples_per_epoch) if later else start[1:3]
+      position = 0 if later else since.position
+      return [Span(epoch, position, size, max(later * size - since.position, 0))]
+    position, end = since.position, self.end
+    if later:
+      position, end = self.shift, self.shift + self.examples_per_epoch
     spans = [Span(epoch, position, min(end, size)),
              Span(epoch + 1, max(position - size, 0), end - size, max(size - position, 0))]
     return [span for span in spans if span.position < span.end]
@@ -298,20 +304,17 @@ class Plan(NamedTuple):
             ) -> Callable[..., np.ndarray]:
     """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
 
-    It also takes the `start` and the cuts of a run that has resumed, one behind another, int64.
+    It also takes the `start` of a plan that has resumed.
     `seed` is that of the shuffling, None for the order of the examples.
     """
     if buckets is None:
-      return lambda positions, epoch, started=None: positions if seed is None else permute(
+      return lambda positions, epoch, start=None: positions if seed is None else permute(
           positions, size=self.num_examples, seed=seed, epoch=epoch)
     take = order_by_parts(buckets, seed=seed) if isinstance(buckets, Mixture) else order_by_length(
         buckets, num_examples=self.num_examples, seed=seed)
 
-    def order(positions, epoch, started=None):
-      plan = self
-      if started is not None:
-        first, position, _, _, *cuts = started.tolist()
-        plan = self._replace(since=ResumePoint(0, 0, first, position, cuts))
+    def order(positions, epoch, start=None):
+      plan = self if start is None else self.started_at(start)
       return take(positions, int(epoch), plan.cuts_of(int(epoch)))
 
     return order
