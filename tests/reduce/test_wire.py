@@ -67,8 +67,8 @@ def test_a_gradient_above_float16_changes_nothing_and_is_explained():
   settings = dict(model=constant_gradient(1e6), train=small.random_examples(16), optimizer='sgd')
   with make_cluster((2, 1), wire='float16', **settings) as cluster:
     for retried in cluster.each(take_what_is_not_finite):
-      assert 'the mean gradient of weight is not' in retried.describe()
-      assert 'wire=bfloat16' in retried.describe()
+      assert 'the mean gradient of weight is not' in str(retried)
+      assert 'wire=bfloat16' in str(retried)
     for run in cluster.runs:
       assert run.counters() == [0, 0] and not run.weights()['weight'].any()
   with make_cluster((2, 1), wire='bfloat16', **settings) as cluster:
