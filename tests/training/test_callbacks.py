@@ -1,5 +1,6 @@
 """Callbacks look and stop: a run that one ends goes on as if it had not, and loses no step."""
 
+import contextlib
 import glob
 import json
 import os
@@ -255,6 +256,32 @@ def test_a_callback_sees_the_weights_that_were_measured_and_its_warnings(setting
       while session.step < step:
         session.train()
       assert session.validate()['loss'] == pytest.approx(loss, abs=1e-6)
+
+
+@pytest.mark.parametrize('raises, step, settings', [
+    (None, STEPS, {}), ('a callback', 5, {}), ('a start', 0, dict(best_metric='min:distance')),
+    ('on_close', STEPS, {})])
+def test_on_close_comes_last_in_order_and_replaces_no_error(raises, step, settings, capsys):
+  closed = []
+
+  class Closes(towers.Callback):
+    def on_step(self, run):
+      if raises == 'a callback' and run.step == 5:
+        raise KeyError('of a callback')
+
+    def on_close(self, run):
+      closed.append((self, run.step, 'loss' in run.metrics))
+      if raises is not None and self is first:
+        raise ValueError('of on_close')
+
+  first, second = Closes(), Closes()
+  error = {None: None, 'a callback': KeyError, 'a start': towers.UsageError,
+           'on_close': ValueError}[raises]
+  with pytest.raises(error) if error else contextlib.nullcontext():
+    towers.train(build(), steps=STEPS, quiet=True, callbacks=[first, second], **settings)
+  assert closed == [(each, step, step > 0) for each in (first, second)]
+  assert ('WARNING: Closes.on_close has failed: ValueError: of on_close' in capsys.readouterr().out
+          ) == (raises in ('a callback', 'a start'))
 
 
 def read_values(folder):

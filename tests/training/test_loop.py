@@ -320,6 +320,8 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
                              folder=tmp_path)
   assert outcome.step == 12 and 'back to 5' in recorder.lines
   assert [step for step, *_ in recorder.validations] == [4, 8, 8, 12]
+  # A step that is taken back is not reported.
+  assert [step for step, _ in recorder.losses] == [*range(1, 10), *range(6, 13)]
   assert saved_steps(tmp_path)[-2:] == [10, 12]
 
 

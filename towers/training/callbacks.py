@@ -6,8 +6,10 @@
         run.stop('good enough')              ends as a run ends: checkpoint, result, exit code 0
 """
 
+import contextlib
+import functools
 import inspect
-from typing import Any, Callable, Dict, Iterable, List, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Union
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_parameters
@@ -36,7 +38,7 @@ class Callback:
     """Runs once the run has come to its end, with the session still open and `run.result` there."""
 
   def on_close(self, run: Any) -> None:
-    """Runs last, also where an error or a signal has ended the run."""
+    """Runs last, the session closed, also where an error or a signal has ended the run."""
 
 
 AnyCallback = Union[Callback, Callable[[int, float], Any]]
@@ -130,6 +132,27 @@ class Callbacks:
       return
     for method in self._own['on_warning'] + self._users['on_warning']:
       method(self._run, text)
+
+
+@contextlib.contextmanager
+def closed_with(run: Any, callbacks: Sequence[Callback]) -> Iterator[None]:
+  """Opens a context at whose end all callbacks are closed, in their order, whatever ends it.
+
+  What has ended it stays the reason: an error of `on_close` is a warning then.
+  """
+  def close(callback, kind, *_):
+    try:
+      callback.on_close(run)
+    except Exception as error:
+      if kind is None:
+        raise
+      write_line(f'WARNING: {type(callback).__name__}.on_close has failed: '
+                 f'{type(error).__name__}: {error}')
+
+  with contextlib.ExitStack() as closing:
+    for callback in reversed(callbacks):
+      closing.push(functools.partial(close, callback))
+    yield
 
 
 def _find_methods(callbacks: Iterable[Callback]) -> Dict[str, List[Callable[..., Any]]]:

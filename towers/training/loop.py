@@ -86,13 +86,8 @@ class Loop:
         loss, not_finite = session.take_step(self._running)
         if not_finite is None or not_finite.is_done:
           self._loss = loss
-        if not_finite is not None:
-          self._handle(not_finite)
-        try:
-          self._run.report_step(loss)
-        except Exception:  # A callback of the user's has failed: it costs no step.
-          self.save_last()
-          raise
+        if not_finite is None or self._handle(not_finite):
+          self._report_step(loss)
         if self._has_something_to_do():
           is_over = self._between_steps()
         if self._agree('save', self._clock() >= self._save_at):
@@ -102,6 +97,13 @@ class Loop:
       return LoopEnd(None if self._loss is None else float(self._loss), self._stopped)
     finally:
       self._close()
+
+  def _report_step(self, loss):
+    try:
+      self._run.report_step(loss)
+    except Exception:  # A callback of the user's has failed: it costs no step.
+      self.save_last()
+      raise
 
   def stop(self, why: str) -> None:
     """Ends the loop after this step, or the next one where other workers must know."""
@@ -313,13 +315,16 @@ class Loop:
 
   # Steps that are not finite.
 
-  def _handle(self, retried: Retried) -> None:
-    """Skips a step that was not finite, goes back or ends the run, as `on_nan` says."""
+  def _handle(self, retried: Retried) -> bool:
+    """Skips a step that was not finite, goes back or ends the run, as `on_nan` says.
+
+    Returns whether the step is done, if only skipped.
+    """
     session, step, on_nan = self._session, self._session.step, self._timetable.on_nan
     if retried.is_done:
       self._run.warn(f'WARNING: step {step} was not finite, but a retry with the same weights and '
                      'examples was: a device or an op of the model fails now and then')
-      return
+      return True
     epoch, index = session.plan.position(step)
     what = f'step {step + 1} (batch {index + 1} of epoch {epoch + 1}) is not finite: {retried}'
     if session.program.devices.kind == 'GPU' and uses_persistent_batch_norm():
@@ -342,6 +347,7 @@ class Loop:
       self._run.report_rewind()
     else:
       self._give_up(what, 'skip')
+    return on_nan == 'skip'
 
   def _go_back(self):
     """Restores the newest checkpoint, and starts from it at a lower rate; returns its path."""

@@ -32,7 +32,7 @@ from towers.settings.run_settings import RunSettings
 from towers.settings.table import common_to_workers
 from towers.settings.timetable import build_timetable
 from towers.tensorflow_v1 import tf
-from towers.training.callbacks import Callback, Callbacks
+from towers.training.callbacks import Callback, Callbacks, closed_with
 from towers.training.fitting import recall_accumulate, take_in_more
 from towers.training.loop import Loop
 from towers.training.reporting.advice import advise
@@ -90,11 +90,13 @@ class Run:
     self.validation_step: Optional[int] = None
     self.validation_examples = 0
     self._trained: Dict[str, float] = {}
+    self._mark: Any = None  # Of the session's metrics, while it is open.
+    self._step = 0  # The last one, once it is closed.
 
   @property
   def step(self) -> int:
     """Weight updates so far, those before a resume included."""
-    return self.session.step
+    return self._step if self._mark is None else self.session.step
 
   @property
   def metrics(self) -> Dict[str, float]:
@@ -142,7 +144,13 @@ class Run:
 
   def _find_trained(self):
     """Returns the means of training since the last validation, or those before it."""
+    if self._mark is None:
+      return self._trained
     return self.session.training_metrics.since(self._mark) or self._trained
+
+  def _keep_last(self):
+    """Keeps what callbacks may ask for once the session is closed."""
+    self._step, self._trained, self._mark = self.session.step, self._find_trained(), None
 
   @contextlib.contextmanager
   def joined(self, given: Any, devices: Devices,
@@ -183,9 +191,7 @@ class Run:
       load_extra('an evaluator')(program, settings, startup=self._startup)
       return {}
     self._describe(program, cluster, described)
-    with contextlib.ExitStack() as closing:
-      for callback in self._users:
-        closing.callback(callback.on_close, self)
+    with closed_with(self, self._users):
       snapshot, reached = None, 0
       while not self.result:
         try:
@@ -277,12 +283,12 @@ class Run:
     kept, self.writer = build_callbacks(
         settings, self._told, self._description, session=session, progress=progress,
         warn=self.warn, startup=startup, history=self._history)
-    for callback in [progress, *kept]:
-      closing.callback(callback.on_close, self)
+    closing.enter_context(closed_with(self, [progress, *kept]))
     self._callbacks = Callbacks(self, [progress, *kept], self._users)
     self._loop = Loop(self, timetable=timetable, checkpoints=checkpoints, history=self._history,
                       progress=progress, signals=self._signals, end_at=end_at)
     self._mark = session.training_metrics.mark()
+    closing.callback(self._keep_last)
 
   def _resume(self, checkpoints: Checkpoints, snapshot: Optional[Snapshot]) -> None:
     """Gives variables and history their values: of a snapshot, else of the newest checkpoint."""
