@@ -75,7 +75,12 @@ def build(model=model, **settings):
      'here.'),
     (lambda: dict(epochs=4), 'towers.Program has no argument epochs: give epochs to towers.train.'),
     (lambda: dict(schedule='cosine'), 'towers.Program has no argument schedule, which is a flag of '
-     'the command line alone.'),
+     'the command line: in Python it is part of optimizer and learning_rate of towers.Program.'),
+    (lambda: dict(xla='on'), 'no argument xla, which is a flag of the command line alone.'),
+    (lambda: dict(callbacks=[]), 'no argument callbacks: give callbacks to towers.train.'),
+    (lambda: dict(validation='none'), "validation is 'none', not towers.Examples: write "
+     'validation=None.'),
+    (lambda: dict(validation='tower'), 'write validation=examples, validation_tower=True.'),
     (lambda: dict(num_towers=0), 'num_towers=0: it must be at least 1'),
     (lambda: dict(batch_size=1), 'smaller than the 2 towers'),
     (lambda: dict(validation_tower=True), 'validation_tower has nothing to measure'),
@@ -231,10 +236,28 @@ class Own(towers.Callback):
     (None, dict(epoch=3), 'towers.train has no argument epoch: did you mean epochs?'),
     (None, dict(batch_size=3), 'towers.train has no argument batch_size: give batch_size to '
      'towers.Program.'),
+    (None, dict(validation='none'), 'no argument validation: give validation=None to '
+     'towers.Program.'),
+    (None, dict(learning_rate=0.1), 'no argument learning_rate: give learning_rate to '
+     'towers.Program.'),
+    (None, dict(check=True), 'a flag of the command line: in Python it is towers.check.'),
     (model, dict(train=EXAMPLES), 'has no argument train: give train to towers.Program.')])
 def test_a_training_of_something_else_is_refused_with_the_line_to_write(program, settings, message):
   with pytest.raises(towers.UsageError) as caught:
     towers.train(program or build(), steps=1, **settings)
+  assert message in str(caught.value)
+
+
+@pytest.mark.parametrize('call, message', [
+    (lambda: towers.Program(model, EXAMPLES, batch_size=4), 'towers.Program got an Examples '
+     'without a name, and only model may lack one: write its name and = before it.'),
+    (lambda: towers.train(model, 3), 'towers.train got an int without a name, and only program'),
+    (lambda: towers.train(epochs=3), 'towers.train needs program as well.'),
+    (lambda: towers.Program(model), 'towers.Program needs train and optimizer and batch_size'),
+    (lambda: towers.check(), 'towers.check needs model and examples as well.')])
+def test_an_argument_without_its_name_is_refused_and_a_missing_one(call, message):
+  with pytest.raises(towers.UsageError) as caught:
+    call()
   assert message in str(caught.value)
 
 

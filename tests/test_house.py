@@ -11,6 +11,7 @@ import pytest
 import towers
 from tests import ROOT
 from towers import extras
+from towers.settings.table import SETTINGS
 
 pytestmark = pytest.mark.plain
 
@@ -177,6 +178,22 @@ def test_every_line_goes_through_the_writer_that_cannot_fail():
       writes = (isinstance(node, ast.Attribute) and node.attr in ('write', 'writelines') and
                 "attr='std" in ast.dump(node.value))
       assert not prints and not writes, f'{path}:{node.lineno}: use towers.base.output.write_line'
+
+
+def test_a_message_names_a_setting_as_python_and_a_shell_do():
+  """Not by the flag of an argument of `towers.Program` or `towers.train`."""
+  arguments = '|'.join(name for name, setting in SETTINGS.items() if setting.of != 'command')
+  of_flags = re.compile(rf'--(no)?({arguments})\b|\bthe flag out\b|\bthe (same )?flags that\b')
+  for path in files('towers'):
+    tree = read_tree(path)
+    docs = {id(node.body[0].value) for node in ast.walk(tree)
+            if isinstance(getattr(node, 'body', None), list) and node.body
+            and isinstance(node.body[0], ast.Expr)}
+    # Those two write what is read on a command line alone.
+    for node in ast.walk(tree) if not path.startswith(
+        ('towers/cli/', 'towers/settings/table.py')) else ():
+      text = getattr(node, 's', None) if id(node) not in docs else None
+      assert not isinstance(text, str) or not of_flags.search(text), f'{path}:{node.lineno}'
 
 
 def test_public_functions_and_classes_are_documented():

@@ -179,7 +179,7 @@ features, labels = BATCHES[0]
     ((features,), r"got \('a NumPy array of shape \[8, 5\]',\), and takes arrays in the structure "
      r"\(\('float32', \[5\]\), \('int32', \[\]\)\).*: write session.train\(\(array, array\)\)\."),
     ({'x': features}, r"got {'x': 'a NumPy.*write session.train\(\(array, array\)\)"),
-    (7, r'got a int, and takes .*write session.train\(\(array, array\)\)'),
+    (7, r'got an int, and takes .*write session.train\(\(array, array\)\)'),
     ((features[:, :3], labels), r'Component 0 .* shape \(8, 3\)'),
     ((features, labels + 0.5), 'Component 1 of the batch is float64'),
     ((features, labels[:4]), r'has \[4, 8\] rows'), ((features[:0], labels[:0]), r'has \[0\] rows'),

@@ -214,4 +214,4 @@ def test_workers_of_two_tensorflows_end_with_code_2_and_name_the_odd_one(address
   assert [process.returncode for process in started] == [2, 2], outputs
   for output in outputs:
     assert re.search(r'worker 1 \(\S+\) has tensorflow="\S+", the others "\S+"\. Start all of '
-                     'them with the same flags, data and versions', output), output
+                     'them with the same settings, data and versions', output), output

@@ -175,7 +175,8 @@ def test_a_worker_whose_data_fail_is_named_with_its_reason():
      r'worker 1 \(\S+\) has batch_size=16, the others 4; worker 1 \(\S+\) has seed=3, the '
      'others 0'),
     (dict(faults={1: 'other data'}),
-     r'different versions, flags or data: worker 1 \(\S+\) has training_data="24 examples, \w{8}", '
+     r'different versions, settings or data: worker 1 \(\S+\) has training_data="24 examples, '
+     r'\w{8}", '
      r'the others "24 examples, \w{8}"\.')], ids=['flags', 'data'])
 def test_what_differs_is_named_before_anything_is_built(settings, words):
   with ProcessCluster(**settings) as cluster:

@@ -164,8 +164,8 @@ def restore_variables(session: Session, path: str, *, averages: Optional[Average
   # Before any tensor is read, so that a strange file never makes TensorFlow allocate its claims.
   check_same_variables(
       path, saved, {name: tensor for name, tensor in expected.items() if name not in kept},
-      fix='Give the flags that it was written with, or another checkpoint_dir; or go on with the '
-          'step and the slots of what both have, by {}.')
+      fix='Give the settings that it was written with, or another checkpoint_dir; or go on with '
+          'the step and the slots of what both have, by {}.')
   if data is not None:
     data.check(reader, path)
 

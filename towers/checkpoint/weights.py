@@ -50,7 +50,7 @@ def restore_weights(session: Session, path: str) -> None:
     expected = {piece.name: piece.tensor for piece in slices.values()}
     check_same_variables(
         path, {name: tensor for name, tensor in tensors.items() if name in expected}, expected,
-        fix='Give the flags that it was written with, or another checkpoint_dir.')
+        fix='Give the settings that it was written with, or another checkpoint_dir.')
     for variable, value in read_values(reader, slices).items():
       variable.load(value, session)
   except UsageError:

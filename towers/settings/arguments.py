@@ -3,6 +3,7 @@
 A message says what was given, what is taken, and the line to write.
 """
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -13,7 +14,8 @@ import numpy as np
 
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.examples import ENDLESS, DataSet, Examples, Mixture
-from towers.settings.table import SETTINGS, find_meant
+from towers.settings.program_settings import ProgramSettings
+from towers.settings.table import GROUPS, SETTINGS, arguments_of, find_meant
 from towers.tensorflow_v1 import Optimizer, is_dataset
 from towers.update.groups import by_pattern
 
@@ -22,23 +24,42 @@ _IN_KERAS = re.compile(r'(^|\.)(tf_)?keras(\.|$)')
 _NO_DEFAULT = inspect.Parameter.empty
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 _FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train', 'check': 'towers.check'}
+# What they take, of which some are other settings on a command line, or none.
+_TAKEN = {'program': {'train', 'validation', 'workers', *(
+    field.name for field in dataclasses.fields(ProgramSettings))},
+          'run': {'callbacks', *arguments_of('run')}}
+# Flags that are something else in Python.
+_INSTEAD = {'data': 'train of towers.Program', 'check': 'towers.check',
+            'predict': 'session.predict', 'export_dir': 'towers.export',
+            'init_map': 'towers.init_from', 'reinit': 'towers.init_from'}
+# What `--validation` takes.
+_VALIDATED = {'none': 'validation=None', 'switch': 'validation=examples',
+              'tower': 'validation=examples, validation_tower=True'}
 
 
 def with_known_names(of: str) -> Callable[[_Function], _Function]:
   """Returns a decorator for the function that takes the settings of 'program', 'run' or 'check'.
 
-  A name that it does not take is then a UsageError, which says what was meant; a missing one too.
+  A name that it does not take is then a UsageError, which says what was meant; so are a missing
+  one, and an argument without its name.
   """
   def decorate(function: _Function) -> _Function:
     known = inspect.signature(function).parameters
+    unnamed = [name for name, parameter in known.items()
+               if parameter.kind is not parameter.KEYWORD_ONLY]
 
     @functools.wraps(function)
     def checked(*args: Any, **given: Any) -> Any:
       for name in given:
         if name not in known:
-          raise UsageError(f'{_FUNCTIONS[of]} has no argument {name}{_find_meant(of, name, known)}')
-      missing = [name for name, parameter in known.items() if name not in given
-                 and (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, _NO_DEFAULT)]
+          raise UsageError(f'{_FUNCTIONS[of]} has no argument {name}'
+                           f'{_find_meant(of, name, given[name], known)}')
+      if len(args) > len(unnamed):
+        which = ' and '.join(name for name in unnamed if name != 'self')
+        raise UsageError(f'{_FUNCTIONS[of]} got {describe(args[len(unnamed)])} without a name, and '
+                         f'only {which} may lack one: write its name and = before it.')
+      missing = [name for name in list(known)[len(args):]
+                 if name not in given and known[name].default is _NO_DEFAULT]
       if missing:
         raise UsageError(f"{_FUNCTIONS[of]} needs {' and '.join(missing)} as well.")
       return function(*args, **given)
@@ -47,20 +68,28 @@ def with_known_names(of: str) -> Callable[[_Function], _Function]:
   return decorate
 
 
-def _find_meant(of, name, known):
+def _find_meant(of, name, value, known):
   """Returns what to do about a name that a function does not take."""
   setting = SETTINGS.get(name)
   called = next((other.name for other in SETTINGS.values() if other.alias == name), None)
   if called in known:
     return f': it is called {called} here.'
-  if of == 'run' and name in ('train', 'validation'):  # Which are no flags.
-    return f': give {name} to towers.Program.'
+  for other, names in _TAKEN.items():
+    if other != of and name in names:
+      return f': give {_read_validated(name, value) or name} to {_FUNCTIONS[other]}.'
   if setting is None:
     meant = find_meant(name, known)
     return f": did you mean {' or '.join(meant)}?" if meant else '.'
-  if setting.of in _FUNCTIONS:
-    return f': give {name} to {_FUNCTIONS[setting.of]}.'
-  return ', which is a flag of the command line alone.'
+  instead = _INSTEAD.get(name) or (
+      'part of optimizer and learning_rate of towers.Program'
+      if setting in GROUPS['weight update'] else '')
+  return f', which is a flag of the command line: in Python it is {instead}.' if instead else (
+      ', which is a flag of the command line alone.')
+
+
+def _read_validated(name, value):
+  """Returns the arguments that say what a value of `--validation` says, or ''."""
+  return _VALIDATED.get(value, '') if name == 'validation' and isinstance(value, str) else ''
 
 
 def check_model(model: Any) -> None:
@@ -105,6 +134,8 @@ def check_examples(name: str, given: Any) -> None:
     line = f'{name}=towers.from_arrays(arrays)'
   elif callable(given):
     line = f'{name}=towers.from_dataset(function), if it returns a tf.data.Dataset'
+  elif _read_validated(name, given):
+    line = _read_validated(name, given)
   else:
     line = f'{name}=towers.from_arrays(images, labels)'
   raise UsageError(f'{name} is {describe(given)}, not towers.Examples: write {line}.')
@@ -148,4 +179,4 @@ def describe(given: Any) -> str:
     return f'a {type(given).__name__} of {len(given)}'
   if isinstance(given, type):
     return f'the class {given.__name__}'
-  return f"{'an' if type(given).__name__[0] in 'AEIO' else 'a'} {type(given).__name__}"
+  return f"{'an' if type(given).__name__[0] in 'AEIOaeio' else 'a'} {type(given).__name__}"

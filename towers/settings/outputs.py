@@ -11,14 +11,14 @@ from towers.extras import load_extra
 from towers.process.run_error import RunError
 
 _PROBE_BYTES = 4096
-_OF_EXTRAS = dict(report='--report', trace_file='--trace_steps', export_dir='--export_dir')
+_OF_EXTRAS = dict(report='report', trace_file='trace_steps', export_dir='--export_dir')
 
 
 def check_outputs(**paths: Optional[str]) -> None:
   """Makes the folders that a run writes to, writes to each, and sweeps what a killed run left.
 
   Raises:
-    UsageError: a path cannot be written, or what writes it is not installed; names the flag.
+    UsageError: a path cannot be written, or what writes it is not installed; names the setting.
     RunError: the disk of the checkpoints is full.
   """
   for name, path in paths.items():
@@ -32,7 +32,7 @@ def _check_file(name, path):
   kind = name_other_kind(path)
   if kind:
     raise UsageError(f'{name}={path} cannot be written: it is {kind}, and a file would replace it. '
-                     'Choose the path of a file, or leave the flag out to write none.')
+                     f'Choose the path of a file, or leave {name} out to write none.')
   folder = os.path.dirname(os.path.abspath(path))
   reason = _try_folder(folder)
   if reason:

@@ -175,8 +175,8 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
     startup.limit(start_seconds)
     with peers.watched(worker_seconds):
       peers.share(facts, lambda of_all: check_alike(
-          cluster, 'versions, flags or data', of_all,
-          'Start all of them with the same flags, data and versions.'))
+          cluster, 'versions, settings or data', of_all,
+          'Start all of them with the same settings, data and versions.'))
       if worker is None:
         worker = Worker(cluster, session_config, peers)
         _started.append(worker)

@@ -13,10 +13,10 @@ from towers.training.reporting.result import write_result
 
 
 @pytest.mark.parametrize('settings, changes, words', [
-    ({}, None, ['43%', 'all 8 cores decode already', '--input_only']),
+    ({}, None, ['43%', 'all 8 cores decode already']),
     (dict(input_threads=2), None, ['input_threads=8 uses all cores, where it is 2']),
     (dict(staging_depth=0), None, ['staging_depth=1']),
-    (dict(data='images'), None, ['python -m towers convert']),
+    (dict(data='images'), None, ['python -m towers convert', '--input_only']),
     ({}, dict(of_batches=False), ['of_batches=True of towers.augmented']),
     ({}, dict(of_batches=True), ['all 8 cores decode'])])
 def test_towers_that_wait_get_advice_that_fits(settings, changes, words, monkeypatch):
@@ -33,6 +33,7 @@ def test_towers_that_wait_get_advice_that_fits(settings, changes, words, monkeyp
   assert advise(0.05, program, data) == ''
   advice = advise(0.43, program, data)
   assert all(word in advice for word in words)
+  assert ('--input_only' in advice) == bool(data)
   assert ('of_batches' in advice) == (changes == dict(of_batches=False))
   inputs.needs_threads = False
   for plan.batch_size in (4, 8):

@@ -39,8 +39,10 @@ def advise(waited: float, program: Any, data: str = '') -> str:
                 'disks are slow, otherwise more cores or smaller images do')
   if data == 'images':
     ways.append('python -m towers convert makes few large files of many small ones')
-  ways.append('--input_only measures the input alone, in every mode')
-  return f"the towers waited for input {waited:.0%} of the time. What may help: {'; '.join(ways)}."
+  if data:  # Of a command line.
+    ways.append('--input_only measures the input alone, in every mode')
+  return (f'the towers waited for input {waited:.0%} of the time.'
+          + (f" What may help: {'; '.join(ways)}." if ways else ''))
 
 
 def _reads_by_python(program):

@@ -32,7 +32,7 @@ def build_callbacks(settings: RunSettings, told: Mapping[str, Any], description:
   summaries: Optional[Summaries] = None
   if settings.trace_steps:
     first, last = parse_trace_steps(settings.trace_steps)
-    callbacks.append(load_extra('--trace_steps')(
+    callbacks.append(load_extra('trace_steps')(
         settings.trace_file, session, first=first, last=last, first_step=session.step, warn=warn))
   if settings.summary_dir:
     summaries = Summaries(
@@ -43,7 +43,7 @@ def build_callbacks(settings: RunSettings, told: Mapping[str, Any], description:
     writers.append(summaries)
   if settings.report:
     notice = session.program.devices.notice
-    writers.append(load_extra('--report')(
+    writers.append(load_extra('report')(
         settings.report, settings=told, first_step=session.step, description=description,
         warnings=[notice] if notice else [], warn=warn,
         read_seconds=lambda: dict(startup.seconds, **progress.seconds())))
