@@ -304,8 +304,6 @@ def test_a_run_does_not_notice(mode, depth, batch_norm, data, monkeypatch):
       with program.session() as session:
         losses = [session.train() for _ in range(5)]
         values = session.run(tf.global_variables() + tf.local_variables())
-      if engine.has_parts(program):
-        assert not program.towers[0].scratch_calls.made
       return [losses, len(program.graph.get_operations()), *values]
 
   measured = run()
@@ -350,13 +348,31 @@ def on_12_rows(batch, is_training):
   return tf.reduce_sum(ce(tf.reshape(dense(batch['x'], 4, 'd'), [12, 4]), batch['y']))
 
 
+def numbered(batch, is_training, then=tf.reduce_mean):
+  # Rows of a size that the model takes as a number, out of the shape of its batch.
+  rows = tf.reshape(dense(batch['x'], 4, 'd'), [batch['x'].shape.as_list()[0], 4])
+  return then(ce(tf.nn.dropout(rows, rate=0.3), batch['y']))
+
+
+@pytest.mark.parametrize('settings', [
+    dict(num_towers=2), dict(accumulate=2), pytest.param(
+        dict(num_towers=4, last_batch='drop', batch_norm='sync'), marks=pytest.mark.nightly)],
+                         ids=str)
+def test_a_net_that_takes_its_size_from_a_static_batch_is_measured(settings, caplog, capsys):
+  settings = {**dict(num_towers=1, batch_size=28), **settings}
+  assert not judge(numbered, xy(28), caplog, **settings)
+  assert 'not measured' not in capsys.readouterr().out
+  with pytest.raises(towers.UsageError, match='Sum.*test_law.py, line .*, is no mean over'):
+    judge(lambda *batch: numbered(*batch, then=tf.reduce_sum), xy(28), caplog, **settings)
+
+
 @pytest.mark.parametrize('limits, model, data, reason', [
     (dict(_LONG_SECONDS=0.0), ZOO['gradient_reversal'].model, ZOO['gradient_reversal'].data,
      'a run more'),
     (dict(_OP_SECONDS=1.0), lambda batch, is_training: tf.reduce_mean(normed(batch, is_training)),
-     xy(28), 'calling the model once more'),
+     xy(28), 'calling the model twice more'),
     (dict(_OP_SECONDS=1.0), normed, xy(28), None),  # Losses of examples are no mean of a batch.
-    ({}, on_12_rows, xy(24), 'the model cannot be called on other rows')],
+    ({}, on_12_rows, xy(24), 'Whether the loss is their mean')],
                          ids=['runs', 'call', 'call for losses', 'literal'])
 def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, caplog, capsys):
   calls = []

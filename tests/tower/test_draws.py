@@ -16,6 +16,7 @@ import towers
 from tests.harness.small import nightly_but
 from towers.placement import philox
 from towers.tensorflow_v1 import load_keras, tf
+from towers.tower import forward_pass
 from towers.tower.drawing import draws
 
 NUM_STEPS = 10
@@ -214,10 +215,11 @@ def test_towers_draw_what_one_tower_draws(name, point, caplog):
 
 @pytest.mark.parametrize('name', [
     'dropouts', 'dropout of rows', 'keras', 'doubles', 'several rows', 'time first', 'branch'])
-def test_what_meets_rows_of_one_static_size_needs_no_other_call_of_the_model(name):
+def test_what_meets_rows_of_one_static_size_needs_no_other_call_of_the_model(
+    name, monkeypatch):
+  monkeypatch.setattr(forward_pass, 'call_in_scratch', lambda *_, **__: pytest.fail('called'))
   with tf.Graph().as_default():
-    [tower, *_] = build(name, 4, 'next', last_batch='carry').towers
-  assert not tower.scratch_calls.made
+    build(name, 4, 'next', last_batch='carry')
 
 
 @pytest.mark.nightly(but='dropout')

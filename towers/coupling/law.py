@@ -41,6 +41,7 @@ _LEAST_GRADIENT = 1e-2  # Of the largest: gradients may cancel.
 _NAMES = {'sum': 'The model\'s {}', 'rows': 'The metric {}', 'gradient': 'The gradient of {}',
           'input': 'The input of {}, batch normalisation,'}
 _FEW = 4  # Rows of a tower; more only where draws need them, in blocks of as many numbers.
+_SIZES = 2 * _FEW, _FEW  # Of batches on which a model is called whose own have a static size.
 _MOST_KEYS = 3  # By which the examples of a scalar loss are sorted.
 # What Python needs to call a model, for each op of its forward pass; and the most that it is worth
 # where only a division by the batch's size could be wrong.
@@ -84,7 +85,6 @@ def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[
   num_parts = num_parts or len(towers)
   found = find_coupling(towers, session, rows, num_parts=num_parts, num_workers=num_workers,
                         runs_per_epoch=runs_per_epoch)
-  towers[0].scratch_calls.made.clear()  # Some MB for a deep net.
   if found:
     logging.getLogger('towers').warning(
         '%s A tower has only its own examples, so %d parts of a step (towers x micro-batches x '
@@ -169,36 +169,45 @@ def _find_mixed(fed, num_parts) -> List[str]:
   """Returns a sentence on what differs most, if anything does; refuses what a size decides."""
   orders = _list_orders(fed)
   if fed.sizes[0] is None:
-    return _judge_size(fed, orders, num_parts)
-  found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
-  if found:
-    return found
-  seconds = len(fed.forward) * _OP_SECONDS
+    found = _judge_size(fed, orders, num_parts)
+  else:
+    found = (_describe(fed, *_try_out(fed, _exchange(fed), orders))
+             or _judge_beside(fed, orders, num_parts))
+  return found or _describe_updates(write for write, values in fed.updates if not values)
+
+
+def _judge_beside(fed, orders, num_parts) -> List[str]:
+  """Calls a model whose batches have one static size on others, as `_judge_size` needs them."""
+  seconds = len(_SIZES) * len(fed.forward) * _OP_SECONDS
   is_by_example = all(value.op.type == 'Sum' for value in fed.towers[0].sums.values())
   if is_by_example and seconds > _SHORT_SECONDS:
     return []
-  fed.check_price('calling the model once more', seconds)
+  fed.check_price('calling the model twice more', seconds)
   few = None
   try:
-    with opened_scratch(fed.towers[0]) as (tower, session):
+    with opened_scratch(fed.towers[0], _SIZES) as (towers, session):
       # Sums over all towers are here as they are where there are others.
-      few = FedTowers([tower], session, [[*fed.pool, fed.size]], 2, fed.runs_per_epoch)
+      few = FedTowers(towers, session, [[*fed.pool, fed.size]], 2, fed.runs_per_epoch)
       return _judge_size(few, orders, num_parts)
-  except Exception as error:  # A model may hold a row for each example, or layers of this graph.
+  except Exception as error:  # A model may hold its size as a number, or layers of this graph.
     if few and isinstance(error, (LeftOut, UsageError)):
       raise
-    if is_by_example:
-      return []
-    raise LeftOut('the model cannot be called on other rows, in a graph of their own: '
-                  f'{find_reason(error)}') from error
+    if not is_by_example:
+      write_line('No example depends on others of its batch. Whether the loss is their mean, and '
+                 'no sum, was not measured, since the model cannot be called on '
+                 f'{_SIZES[0]} rows in a graph of its own: {find_reason(error)}. One loss per '
+                 'example, [batch], needs no other call.')
+    return []
 
 
 def _judge_size(fed, orders, num_parts) -> List[str]:
+  """Returns a sentence on what the parts of a batch do not add up to; refuses a sum for a mean."""
   gaps, culprit = _try_out(fed, _divide(fed), orders)
+  found = []
   if not gaps or gaps[0].kind != 'sum':
-    return _describe(fed, gaps, culprit) or _describe_updates(
-        write for write, values in fed.updates if not values)
-  found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
+    return _describe(fed, gaps, culprit)
+  if fed.sizes[0] is None:  # Others have been exchanged.
+    found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
   if found:
     return found
   returned = fed.list_results(0)[gaps[0][:2]].op.inputs[0].op
@@ -209,11 +218,12 @@ def _judge_size(fed, orders, num_parts) -> List[str]:
       f'micro-batches x workers) would not equal that of one. {_SCALE_FIX}')
 
 
-def _deal(counts, num_towers, firsts=None) -> List[Share]:
-  """Returns shares of neighbouring rows, each of a tower, at these places or those of the rows."""
+def _deal(counts, towers, firsts=None) -> List[Share]:
+  """Returns shares of neighbouring rows, of towers in turn, at these places or the rows' own."""
   ends = [0, *itertools.accumulate(counts)]
-  return [Share(number % num_towers, np.arange(begin, begin + count), first, count)
-          for number, (begin, count, first) in enumerate(zip(ends, counts, firsts or ends))]
+  each = zip(itertools.cycle(towers), ends, counts, firsts or ends)
+  return [Share(tower, np.arange(begin, begin + count), first, count)
+          for tower, begin, count, first in each]
 
 
 def _divide(fed) -> Sides:
@@ -222,6 +232,9 @@ def _divide(fed) -> Sides:
   They are a few, or what a tower has memory for in a step; many towers take one or two each.
   """
   num_towers, unit = len(fed.towers), fed.unit
+  if fed.sizes[0] is not None:  # Of two towers one has the size of the other's parts.
+    whole, part = fed.sizes
+    return Sides(_deal([whole], [0]), _deal([part] * (whole // part), [1]))
   num_parts = max(num_towers, 2)
   share = fed.size // num_towers
   room = max(share, 2 * min(share, _FEW) + 1) // num_parts
@@ -230,7 +243,7 @@ def _divide(fed) -> Sides:
             for number in range(num_parts)]
   # One tower has its penalties in each part.
   whole = [sum(counts)] if num_towers > 1 else [sum(counts) - 1, 1]
-  return Sides(_deal(whole, 1), _deal(counts, num_towers))
+  return Sides(_deal(whole, [0]), _deal(counts, range(num_towers)))
 
 
 def _exchange(fed) -> Sides:
@@ -245,7 +258,7 @@ def _exchange(fed) -> Sides:
   # Where none can begin later, they exchange the later half.
   begin = shift or min(counts) // 2
   firsts = [shift * (number % 2) for number in range(num_shares)]
-  reference = _deal(counts, num_towers, firsts)
+  reference = _deal(counts, range(num_towers), firsts)
   exchanged = [share.rows.copy() for share in reference]
   for number, rows in enumerate(exchanged):
     to, source = [slice(begin - first, min(counts) - first)
@@ -263,7 +276,8 @@ def _list_orders(fed) -> List[np.ndarray]:
   """
   # No more than the batch has, for which alone there is room where all towers' rows are joined.
   few = np.array_split(np.arange(min(fed.size, (_FEW + 1) * len(fed.towers))), len(fed.towers))
-  side = _deal([size or max(len(rows), 1) for size, rows in zip(fed.sizes, few)], len(fed.towers))
+  side = _deal([size or max(len(rows), 1) for size, rows in zip(fed.sizes, few)],
+               range(len(fed.towers)))
   losses = fed.find_losses(side)
   if losses is not None:
     keys = [np.concatenate(losses)[:fed.size]]

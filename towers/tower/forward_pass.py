@@ -1,5 +1,6 @@
 """The forward pass of a tower: its losses and metrics, summed over its examples."""
 
+import functools
 from typing import Any, Dict, Optional
 
 from towers.base.usage_error import UsageError
@@ -13,7 +14,7 @@ from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall
 from towers.tower.norms.joined import check_joined
 from towers.tower.recording import Recording
-from towers.tower.scratch import ScratchCalls
+from towers.tower.scratch import call_in_scratch
 from towers.tower.tower import ForwardPass
 
 
@@ -34,7 +35,8 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
       for key in (tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES)]
   tower = ForwardPass(
       recording.device, scope, batch, call.global_batch, loss, sums.values, sums.weights,
-      sums.losses, sums.wholes, update_ops, penalties, ScratchCalls(call, batch, scope))
+      sums.losses, sums.wholes, update_ops, penalties,
+      functools.partial(call_in_scratch, call, batch, scope))
 
   ops = [op for op in recording.list_ops() if op not in store.initial_ops]
   keep_order(ops)
@@ -48,7 +50,7 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
   if call.joins_norms and index == 0:
     check_joined(tower)
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch,
-                   scratch_calls=tower.scratch_calls)
+                   call_in_scratch=tower.call_in_scratch)
   if index == 0:
     warn_of_left(left)
   return tower

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from typing import Any, Dict, Iterator, NamedTuple, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from towers.graph.walk import find_needed, list_ops
 from towers.input.batch import Batch
@@ -17,88 +17,94 @@ from towers.tower.model_call import ModelCall
 from towers.tower.tower import Tower
 
 
-class ScratchCall(NamedTuple):
-  """A model in a graph of its own, with variables of its own.
+class Scratch(NamedTuple):
+  """A graph that holds nothing but a model, with variables of its own.
 
   Attributes:
-    graph: that holds nothing else.
-    batch: that it is called on, placeholders.
-    returned: by it.
+    graph: of it.
+    calls: of the model, one for each size.
     draws: what its random ops are to depend on, as those of the tower do; the step is 0.
   """
   graph: Any
-  batch: Batch
-  returned: Any
+  calls: List['ScratchCall']
   draws: Draws
 
 
-class ScratchCalls:
-  """Calls of a tower's model on batches like its own, but of other sizes, each kept.
+class ScratchCall(NamedTuple):
+  """A call of the model: its name scope, the placeholders that it took, and what came of it."""
+  scope: str
+  batch: Batch
+  returned: Any
+  update_ops: List[Any]
 
-  Attributes:
-    made: those that are kept, by sizes.
+
+def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequence[int],
+                    other: Optional[int] = None) -> Scratch:
+  """Calls a tower's model on batches like its own, but of other sizes.
+
+  The model keeps in itself what it has, and values of all towers are those of two. Raises what the
+  model raises on such a batch.
+
+  Args:
+    call, tower_batch, scope: of the tower; the tensors of the batch have known ranks.
+    sizes: of the first axes, of each call.
+    other: of open axes; None for any.
   """
-
-  def __init__(self, call: ModelCall, batch: Batch, scope: str):
-    """Makes none yet; the tensors of the tower's batch have known ranks."""
-    self._call, self._batch, self._scope = call, batch, scope
-    self.made: Dict[Tuple[Any, Any], ScratchCall] = {}
-
-  def get(self, rows: Any = None, other: Any = None) -> ScratchCall:
-    """Returns the call whose first axes have the size `rows`, and open ones `other`; None for any.
-
-    Raises what the model raises on such a batch.
-    """
-    sizes = rows, other
-    if sizes not in self.made:
-      self.made[sizes] = self._make(rows, other)
-    return self.made[sizes]
-
-  def _make(self, rows, other):
-    """Calls the model, which keeps in itself what it has; values of all towers are those of two."""
-    owner = getattr(self._call.model, '__self__', self._call.model)
-    kept = dict(getattr(owner, '__dict__', {}))
-    with tf.Graph().as_default() as graph:
-      call = self._call._replace(
-          store=variables.build_variable_store(devices=[HOST]),
-          is_training=tf.placeholder_with_default(True, []) if tf.is_tensor(
-              self._call.is_training) else True)
-      batch = Batch(tf.nest.map_structure(lambda tensor: tf.placeholder(
-          tensor.dtype, [rows, *(other if size is None else size
-                                 for size in tensor.shape.as_list()[1:])],
-          'scratch/batch'), self._batch.tensors), tf.placeholder(tf.int32, [],
-                                                                 'scratch/num_examples'))
-      batch = batch._replace(row_offset=build_row_offsets([batch])[0])
-      with tf.device(HOST):
-        step = tf.constant(0, tf.int64)
-      try:
-        with joining(batch, num_towers=2, joins_norms=call.joins_norms), tf.name_scope(self._scope):
-          return ScratchCall(graph, batch, call.compute(batch.tensors, index=0, scope=self._scope),
-                             call.draws._replace(read_step=lambda: step))
-      finally:
-        getattr(owner, '__dict__', {}).update(kept)
+  owner = getattr(call.model, '__self__', call.model)
+  kept = dict(getattr(owner, '__dict__', {}))
+  with tf.Graph().as_default() as graph:
+    call = call._replace(
+        store=variables.build_variable_store(devices=[HOST]),
+        is_training=tf.placeholder_with_default(True, []) if tf.is_tensor(
+            call.is_training) else True)
+    with tf.device(HOST):
+      step = tf.constant(0, tf.int64)
+    calls: List[ScratchCall] = []
+    try:
+      for index, rows in enumerate(sizes):
+        batch = Batch(tf.nest.map_structure(lambda tensor, rows=rows: tf.placeholder(
+            tensor.dtype, [rows, *(other if size is None else size
+                                   for size in tensor.shape.as_list()[1:])],
+            'scratch/batch'), tower_batch.tensors), tf.placeholder(tf.int32, [],
+                                                                   'scratch/num_examples'))
+        batch = batch._replace(row_offset=build_row_offsets([batch])[0])
+        before = len(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+        with joining(batch, num_towers=2, joins_norms=call.joins_norms), \
+            tf.name_scope(scope[:-1]) as own:
+          returned = call.compute(batch.tensors, index=index, scope=own)
+        calls.append(ScratchCall(own, batch, returned,
+                                 tf.get_collection(tf.GraphKeys.UPDATE_OPS)[before:]))
+    finally:
+      getattr(owner, '__dict__', {}).update(kept)
+    return Scratch(graph, calls, call.draws._replace(read_step=lambda: step))
 
 
 @contextlib.contextmanager
-def opened_scratch(tower: Tower) -> Iterator[Tuple[Tower, Any]]:
-  """Yields a tower like another in a graph of its own, without gradients, and its session.
+def opened_scratch(tower: Tower, sizes: Sequence[int]) -> Iterator[Tuple[List[Tower], Any]]:
+  """Yields towers like another in a graph of their own, one of each size, without gradients, and
+  their session.
 
-  It draws what the tower draws in the first step. Raises what the model raises on other rows.
+  They draw what the tower draws in the first step. Raises what the model raises on other rows.
   """
-  tower.scratch_calls.made.clear()  # What is added to the graph below is added once.
-  graph, batch, returned, draws = tower.scratch_calls.get()
+  scratch = tower.call_in_scratch(sizes)
   config = tf.ConfigProto(device_count={'GPU': 0})
   config.graph_options.rewrite_options.disable_meta_optimizer = True  # For a few small runs.
-  with graph.as_default(), tf.Session(graph=graph, config=config) as session:
-    with tf.name_scope(tower.scope), joining(batch, num_towers=2):
-      sums = sum_returned(returned, batch)
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    needed = find_needed(list_ops([*sums.values.values(), *updates]))
-    tie_draws(sorted(needed, key=lambda op: op._id), draws, tower=0, scope=tower.scope, batch=batch)
+  with scratch.graph.as_default(), tf.Session(graph=scratch.graph, config=config) as session:
+    towers = [_build(tower, call, scratch.draws) for call in scratch.calls]
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
                  tf.tables_initializer()])
-    global_batch = tower.global_batch._replace(num_examples=batch.num_examples, divisor=1.0)
-    yield dataclasses.replace(
-        tower, batch=batch, global_batch=global_batch, loss=sums.values['loss'], sums=sums.values,
-        weights=sums.weights, wholes={}, update_ops=updates, penalties=[], variables=[],
-        gradients=[], penalty_gradients=[]), session
+    yield towers, session
+
+
+def _build(tower, call, draws) -> Tower:
+  """Returns a tower that sums up what a call has returned."""
+  scope, batch, returned, update_ops = call
+  with tf.name_scope(scope), joining(batch, num_towers=2):
+    sums = sum_returned(returned, batch)
+  needed = find_needed(list_ops([*sums.values.values(), *update_ops]))
+  tie_draws(sorted(needed, key=lambda op: op._id), draws, tower=0, scope=scope, batch=batch)
+  return dataclasses.replace(
+      tower, scope=scope, batch=batch, loss=sums.values['loss'], sums=sums.values,
+      global_batch=tower.global_batch._replace(num_examples=batch.num_examples, divisor=1.0),
+      weights=sums.weights, wholes={}, update_ops=update_ops, penalties=[], variables=[],
+      gradients=[], penalty_gradients=[])

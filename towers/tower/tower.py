@@ -1,7 +1,7 @@
 """A tower: one copy of the model on a device, as what it computes."""
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from towers.base.short_repr import short_repr
 from towers.input.batch import Batch
@@ -29,7 +29,7 @@ class ForwardPass:
     wholes: metrics of the whole split, by name, with the tower's rows.
     update_ops: what its model added to UPDATE_OPS.
     penalties: what its model added to REGULARIZATION_LOSSES.
-    scratch_calls: its model in graphs of their own, see `ScratchCalls`.
+    call_in_scratch: calls its model in a graph of its own, see `scratch.call_in_scratch`.
   """
   device: str
   scope: str
@@ -42,7 +42,7 @@ class ForwardPass:
   wholes: Mapping[str, Whole]
   update_ops: List[Any]
   penalties: List[Tensor]
-  scratch_calls: Any
+  call_in_scratch: Callable[..., Any]
 
   __repr__ = short_repr
 

@@ -82,7 +82,7 @@ def begin_draws(seed: int, read_begin: Optional[Callable[[], Tensor]] = None) ->
 
 
 def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch,
-              scratch_calls: Any = None) -> List[Operation]:
+              call_in_scratch: Any = None) -> List[Operation]:
   """Ties the random ops of a tower's model to (seed, name, step, turn, place); returns those that
   keep a state of their own.
 
@@ -90,7 +90,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
     ops, scope, batch: of the tower's forward pass, without those of initial values.
     draws: of all towers; the first tower adds its names and layouts.
     tower: its index, which seeds what cannot be drawn by place.
-    scratch_calls: as of `Tower`; only the first tower needs them.
+    call_in_scratch: as of `Tower`; only the first tower needs them.
 
   Raises:
     UsageError: a generator or a function draws; names the op.
@@ -119,7 +119,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
     # One tower draws all rows in their order, if their axis is the first.
     if batch.row_offset is not None or not all(is_clear(op, batch) for op in random):
       draws.layouts.update(find_layouts(random, masks, batch, scope=scope,
-                                        scratch_calls=scratch_calls))
+                                        call_in_scratch=call_in_scratch))
   elif len(draws.names) == len(names):
     names = draws.names
   drawer = _Drawer(draws, batch, scope, dict(zip(random, names)), masks)

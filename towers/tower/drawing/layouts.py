@@ -72,7 +72,7 @@ def _list_candidates(shape, batch) -> List[int]:
 
 
 def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Batch, *, scope: str,
-                 scratch_calls: Any) -> Layouts:
+                 call_in_scratch: Any) -> Layouts:
   """Returns the layouts of a tower's draws, and of the loops around them.
 
   What nothing but a guess is left for is left out.
@@ -81,7 +81,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
     ops: that draw.
     masks: of type `Where`, in order.
     batch, scope: of their tower.
-    scratch_calls: as of `Tower`.
+    call_in_scratch: as of `Tower`.
   """
   draws = {op.name.replace(scope, ''): op.outputs[0] for op in ops}
   # A loop may take several tensors apart, all of as many rows.
@@ -110,7 +110,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
   if unknown:
     # Sizes may be constants of the model's, come out of a loop, or several axes be one.
     try:
-      graph = scratch_calls.get(rows=_ROWS, other=_ANY).graph
+      graph = call_in_scratch([_ROWS], other=_ANY).graph
       find = graph.get_tensor_by_name
       copies = {name: find(tensor.name) for name, tensor in unknown.items()}
       masks = [find(mask.outputs[0].name).op for mask in masks]
