@@ -3,7 +3,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import towers
-from towers.coupling.law import check_towers
+from towers.coupling.check import check_towers
 from towers.input.feed import build_batches, build_feed
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan

@@ -1,13 +1,13 @@
 """Check: whether N towers of a model are one tower, and if not, what is to blame.
 
   one tower, twice ──► equal to the bit? ──► N towers: equal except for rounding?
-                       no: the program does     no: what the law measures on the same
+                       no: the program does     no: what the coupling check finds on the same
                        not repeat               batches is to blame
 
 All programs are built from the same seed and take the same few batches. Losses, gradients and all
 variables of the model must agree. If two runs of one tower differ, nothing can be compared with
 them, and the report names the first value that differs (see `repeats`). On all batches the model
-must be a sum over its examples (see `law`). Rounding is measured (see `comparison`).
+must be a sum over its examples (see `coupling.check`). Rounding is measured (see `comparison`).
 """
 
 from typing import List, NamedTuple
@@ -18,8 +18,8 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, check_choice
 from towers.checks.repeats import find_change
 from towers.checks.trial import END, GRADIENT, INPUT, LOSS, START, Trial
+from towers.coupling.check import FIX, find_coupling
 from towers.coupling.comparison import INCONCLUSIVE, Difference, compare, find_norm, shake
-from towers.coupling.law import FIX, find_coupling
 from towers.data.examples import Examples
 from towers.graph.source import find_line, format_op
 from towers.placement.devices import build_devices
@@ -196,7 +196,7 @@ def _compare(one, noisy, several) -> List[Difference]:
 
 
 def _find_causes(trial, steps, num_towers) -> List[str]:
-  """Returns what the law says of tower 0's batches, of the first for which it says anything."""
+  """Returns what the coupling check says of the first batches of which it says anything."""
   with trial.open() as session:
     for step in steps if num_towers > 1 and not trial.stateful_draws else ():
       trial.start_from(session, step)
@@ -223,7 +223,7 @@ def _find_normalised(trial) -> List[str]:
 
 
 def _find_reason(rows) -> str:
-  """Returns a sentence on rows that differ, though the law holds."""
+  """Returns a sentence on rows that differ, though no coupling is found."""
   row = next(row for row in rows if not row.agrees)
   if all(row.agrees or row.verdict == INCONCLUSIVE for row in rows):
     return (f'Rounding decides in this model: weights changed by a millionth, and examples in '

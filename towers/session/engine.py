@@ -21,7 +21,7 @@ import numpy as np
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Snapshot
-from towers.coupling.law import check_program, has_parts
+from towers.coupling.check import check_program, has_parts
 from towers.input.order import read_point
 from towers.input.plan import ResumePoint
 from towers.placement.collectives import meet_towers

@@ -16,7 +16,7 @@ import numpy as np
 
 from towers.base.reason import find_message, find_reason
 from towers.base.usage_error import UsageError
-from towers.coupling.law import SIZE_FIX
+from towers.coupling.check import SIZE_FIX
 from towers.graph.sizes import format_bytes
 from towers.graph.source import format_op
 from towers.input.feed import Feed

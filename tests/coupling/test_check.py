@@ -1,4 +1,4 @@
-"""Law 1, measured: before the first step what couples examples is named or refused, and no more."""
+"""The coupling check: what couples examples is named or refused before the first step, no more."""
 
 import logging
 
@@ -10,7 +10,7 @@ from tests.coupling.zoo import ZOO
 from tests.coupling.zoo.parts import ce, dense
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
-from towers.coupling import fed_towers, law
+from towers.coupling import check, fed_towers
 from towers.session import engine
 from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
@@ -112,7 +112,7 @@ def test_batch_normalisation_is_not_named_and_what_follows_is(layer, batch_norm,
                 batch_norm=batch_norm, validation=xy()() if switched else None,
                 batch_size=14 * accumulate, accumulate=accumulate)
   assert len(named) == (then is contrast)
-  assert all('mixed by tower_0/MatMul' in text and 'tests/coupling/test_law.py' in text
+  assert all('mixed by tower_0/MatMul' in text and 'tests/coupling/test_check.py' in text
              for text in named), named
 
 
@@ -147,11 +147,11 @@ def test_a_tower_that_computes_otherwise_is_found(limits, caplog):
     with program.session() as session:
       rows = program.feed.start(session.tf_session, peeks=True)
       arguments = dict(num_parts=2, rows=rows, session=session.tf_session)
-      assert not law.find_coupling(program.towers, **arguments)
+      assert not check.find_coupling(program.towers, **arguments)
       replica = next(variable for variable in program.towers[1].variables
                      if variable.op.name.endswith('o/w'))
       replica.load(session.run(replica) * 1.1, session.tf_session)
-      [message] = law.find_coupling(program.towers, **arguments)
+      [message] = check.find_coupling(program.towers, **arguments)
       assert 'tower_0/' in message
 
 
@@ -188,7 +188,7 @@ def test_a_draw_that_does_not_go_by_the_place_of_a_row_is_named(size, caplog, mo
   monkeypatch.setattr(fed_towers.FedTowers, '_feed', at_the_first_place)
   [message] = judge(drawing, xy(size), caplog, batch_norm='sync')
   assert 'draws for an example does not follow from its place' in message
-  assert 'tests/coupling/test_law.py' in message
+  assert 'tests/coupling/test_check.py' in message
 
 
 def counting(batch, is_training):
@@ -216,7 +216,7 @@ def test_what_a_step_keeps_beside_an_update_is_no_part_of_the_model(settings, ca
     ids=['sum', 'divided twice', 'behind a loop'])
 def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
   with pytest.raises(towers.UsageError, match=(
-      's loss, tower_0/.*, made in tests/coupling/test_law.py, line .*, is no mean over')):
+      's loss, tower_0/.*, made in tests/coupling/test_check.py, line .*, is no mean over')):
     judge(model, xy(size), caplog)
   judge(model, xy(size), caplog, num_towers=1)
 
@@ -242,7 +242,7 @@ def test_gradients_that_are_mixed_where_they_add_up_are_named_by_a_line_of_the_m
 
   [message] = judge(model, xy(), caplog, last_batch='drop')
   assert message.startswith('The gradient of d/')
-  assert 'in the gradient of tower_0/Mean, made in tests/coupling/test_law.py' in message
+  assert 'in the gradient of tower_0/Mean, made in tests/coupling/test_check.py' in message
 
 
 @pytest.mark.parametrize('shaken, is_named', [
@@ -272,7 +272,7 @@ def test_what_is_mixed_is_named_though_rounding_decides_on_what_follows(caplog, 
     return ce(tf.sin(1e7 * (x - tf.reduce_mean(x, 0) if is_centred else x)), batch['y'])
 
   [message] = judge(model, xy(), caplog)
-  assert 'first mixed by tower_0/sub, made in tests/coupling/test_law.py' in message
+  assert 'first mixed by tower_0/sub, made in tests/coupling/test_check.py' in message
 
 
 def drawing(batch, is_training):
@@ -362,7 +362,7 @@ def test_a_net_that_takes_its_size_from_a_static_batch_is_measured(settings, cap
   settings = {**dict(num_towers=1, batch_size=28), **settings}
   assert not judge(numbered, xy(28), caplog, **settings)
   assert 'not measured' not in capsys.readouterr().out
-  with pytest.raises(towers.UsageError, match='Sum.*test_law.py, line .*, is no mean over'):
+  with pytest.raises(towers.UsageError, match='Sum.*test_check.py, line .*, is no mean over'):
     judge(lambda *batch: numbered(*batch, then=tf.reduce_sum), xy(28), caplog, **settings)
 
 
@@ -382,7 +382,7 @@ def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, 
     return model(batch, is_training)
 
   for name, limit in limits.items():
-    monkeypatch.setattr(law if hasattr(law, name) else fed_towers, name, limit)
+    monkeypatch.setattr(check if hasattr(check, name) else fed_towers, name, limit)
   assert not judge(counted, data, caplog, batch_size=24 if model is on_12_rows else 14)
   told = capsys.readouterr().out
   assert ('not measured' in told) == (reason is not None) and (reason or '') in told

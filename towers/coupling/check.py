@@ -1,4 +1,4 @@
-"""Law 1, measured on the program as it is stated: what the parts of a step compute adds up.
+"""The coupling check, before the first step: whether what the parts of a step compute adds up.
 
 A step is taken in parts: towers, micro-batches, workers. They equal one if losses, metrics and
 gradients are sums over examples. The live towers are fed (see `fed_towers`) with a few rows, at
@@ -9,7 +9,7 @@ chosen places of the global batch:
               where B and C are at the same places
 
 Where exchanges are equal and sizes are not, a sum stands where a mean belongs: that is refused.
-Batches of one static size can only be exchanged: for others the model is called beside.
+Batches of one static size can only be exchanged: on other sizes the model is called beside.
 
 What a branch or a loop does on other data than these, no few rows tell.
 """
