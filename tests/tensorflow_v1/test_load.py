@@ -20,12 +20,27 @@ program = towers.Program(model, train=towers.from_arrays(np.ones([8, 3], 'f')), 
 with program.session() as session:
   print(session.train(), session.run(scale).round(4))
 '''
+IMPORT_AT_A_DEPTH = '''
+import resource, sys
+def load(depth):
+  if depth:
+    load(depth - 1)
+  else:
+    import towers.tensorflow_v1
+load(int(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+'''
 
 
 @pytest.mark.parametrize('order', IMPORTS)
 def test_tensorflow_and_towers_are_imported_in_any_order(order):
   lines = output_of('-c', IMPORTS[order] + PROGRAM).splitlines()
   assert lines[-1].split() == ['4.0', '0.5']
+
+
+def test_an_import_asks_for_as_much_memory_at_any_depth_of_calls():
+  shallow, deep = (int(output_of('-c', IMPORT_AT_A_DEPTH, depth)) for depth in ('24', '48'))
+  assert abs(deep - shallow) < 2000  # Page faults.
 
 
 def test_disable_v2_behavior_leaves_resource_variables_on():
