@@ -241,6 +241,10 @@ def test_what_does_not_fit_is_refused(compute, message, session):
     session.predict(iter([]), net)
 
 
+def of_any_rank(features):
+  return net(features) if features.shape.ndims == 2 else features
+
+
 @pytest.mark.parametrize('call, examples, words', [
     ('evaluate', FEATURES, 'the parts 0: float32 [?, 5], and those that the program trains on '
      '0: float32 [?, 5], 1: int32 [?]: give the same structure'),
@@ -248,11 +252,14 @@ def test_what_does_not_fit_is_refused(compute, message, session):
     ('evaluate', dict(images=FEATURES, labels=LABELS), 'images: float32 [?, 5], labels: int32 [?]'),
     ('evaluate', (FEATURES, LABELS[:, None]), '1: int32 [?, 1], and those'),
     ('evaluate', (FEATURES.astype(np.float64), LABELS), 'are 0: float64, 1: int32: cast'),
+    ('evaluate', (FEATURES[0], LABELS[:5]), 'have the shape [5], as one of the program has'),
+    ('predict', FEATURES[0], 'a batch axis: give [1, 5], x[:1] in place of x[0].'),
+    ('predict', (FEATURES[0].tolist(),), 'give [1, 5]'), ('predict', iter([FEATURES[0]]), '[1, 5]'),
     ('predict', FEATURES[:, :3], 'the parts 0: float32 [?, 3], and those'),
     ('predict', FEATURES.astype(np.float64), '0: float64')])
 def test_examples_unlike_those_of_the_program_are_told_apart(call, examples, words, session):
   with pytest.raises(towers.UsageError) as caught:
-    getattr(session, call)(examples, *([net] if call == 'predict' else []))
+    getattr(session, call)(examples, *([of_any_rank] if call == 'predict' else []))
   assert words in str(caught.value)
 
 

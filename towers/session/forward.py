@@ -246,7 +246,9 @@ class ForwardCache:
            is_model: bool) -> Forward:
     """Returns a model, or a function of a batch, with the weights that a session has now."""
     program, key = self._program, (compute, is_model, rows.describe())
-    with _comparing(rows.template, program.feed.templates[0].tensors, is_model):
+    trained = program.feed.templates[0].tensors
+    _check_batch_axis(rows.template, trained)
+    with _comparing(rows.template, trained, is_model):
       kept = next((kept for kept in self._kept if kept[0] == key), None)
       if kept is None:
         if len(self._kept) == _MOST_KEPT:
@@ -302,6 +304,19 @@ def _open_for_any(build: Callable[..., Forward], sizes: Sequence[Any]) -> Forwar
     except Exception:
       pass
     raise
+
+
+def _check_batch_axis(given, trained):
+  """Refuses one example in place of a batch, whose first dimension would count as examples."""
+  parts = dict(zip(find_paths(trained), tf.nest.flatten(trained)))
+  parts.setdefault('0', parts.get(''))
+  for path, part in zip(find_paths(given), tf.nest.flatten(given)):
+    other = parts.get(path or '0')
+    row = None if other is None else tf.TensorShape(other.shape)[1:]
+    if row is not None and row.ndims and row.is_compatible_with(part.shape):
+      shape = list(map(int, part.shape))
+      raise UsageError(f'The examples have the shape {shape}, as one of the program has without a '
+                       f'batch axis: give {[1, *shape]}, x[:1] in place of x[0].')
 
 
 @contextlib.contextmanager
