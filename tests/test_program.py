@@ -1,6 +1,7 @@
 """Program and its session: one object, every part visible, and no order of calls that blocks."""
 
 import os
+import pathlib
 import random
 import re
 
@@ -204,7 +205,19 @@ def test_calls_that_cannot_be_answered_are_refused(tmp_path):
     with pytest.raises(towers.UsageError, match='accumulates micro-batches'):
       session.run(program.train_op)
     with pytest.raises(towers.UsageError, match='no checkpoint in'):
-      session.restore(str(tmp_path / 'none'))
+      session.restore(tmp_path / 'none')
+    for call, message in (
+        (lambda: session.validate(session.program.train_examples),
+         r'measures the validation split .*: write session.evaluate\(examples\)'),
+        (session.save, r"session.save got no folder: write session.save\('checkpoints'\)"),
+        (lambda: session.save(3), 'session.save got an int: write'),
+        (session.restore, r"session.restore got no folder: write session.restore\('checkpoints'\)"),
+        (lambda: session.predict([3.]), r'got None as its function, .*: write session.predict\('),
+        (lambda: session.predict(len, [3.]), 'got a list of 1 as its function')):
+      with pytest.raises(towers.UsageError, match=message):
+        call()
+    path = session.save(tmp_path / 'own')
+    assert path == session.restore(tmp_path / 'own') == session.restore(pathlib.Path(path))
   with pytest.raises(towers.UsageError, match='is not open'):
     session.train()
 

@@ -60,6 +60,26 @@ def test_a_variables_name_is_its_value(variables):
       session.run('weights')
 
 
+def test_a_number_is_its_value_and_what_is_none_of_the_program_is_refused():
+  program = small.program(optimizer=tf.train.MomentumOptimizer(np.float32(0.1), 0.9))
+  with program.graph.as_default(), tf.Graph().as_default():
+    other = tf.constant(3.)
+  with program.session() as session:
+    rate, step = program.learning_rate, 'global_step'
+    assert session.run(rate) == pytest.approx(0.1) and isinstance(rate, float)
+    assert session.run({'rate': rate, 'all': (3, [step, rate])}) == {
+        'rate': rate, 'all': (3, [0, rate])}
+    assert session.run(()) == () and session.run([1, 2]) == [1, 2]
+    for fetch, message in (
+        (None, 'got None, and fetches tensors'), (np.zeros(3), 'got a NumPy array of shape'),
+        (session.learning_rate, 'got a method'), (program.towers[0], 'got a Tower'),
+        ('a b:c', 'has no a b:c: fetch one of'), (other, 'Const.* is of another graph')):
+      for fetches in (fetch, [rate, {'this': fetch}]):
+        with pytest.raises(UsageError, match=message):
+          session.run(fetches)
+    assert np.isfinite(session.train())
+
+
 def test_a_run_beside_an_open_session_says_whose_weights_it_trains(capsys):
   program = small.program()
   with program.session() as session:

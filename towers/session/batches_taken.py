@@ -9,6 +9,7 @@ from towers.graph.writes import find_writes
 from towers.input.pipeline import GET_NEXTS
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.patterns import shorten
+from towers.settings.arguments import describe
 from towers.tensorflow_v1 import tf
 from towers.training_graph import TrainingGraph
 
@@ -31,31 +32,40 @@ class BatchesTaken(NamedTuple):
   moves_step: bool
 
 
-def name_variables(fetches: Any) -> Any:
+def name_variables(fetches: List[Any]) -> List[Any]:
   """Returns fetches with the variables of the default graph in place of their names."""
-  if not any(isinstance(leaf, str) for leaf in tf.nest.flatten(fetches)):
+  if not any(isinstance(fetch, str) for fetch in fetches):
     return fetches
   variables = {name: variable for variable in tf.global_variables() + tf.local_variables()
                for name in (variable.op.name, variable.name)}
-  return tf.nest.map_structure(
-      lambda leaf: variables.get(leaf, leaf) if isinstance(leaf, str) else leaf, fetches)
+  return [variables.get(fetch, fetch) if isinstance(fetch, str) else fetch for fetch in fetches]
 
 
-def list_fetched(graph: tf.Graph, fetches: Any) -> Tuple[tf.Operation, ...]:
-  """Returns the ops of any structure of tensors, ops and names of a graph."""
+def list_fetched(graph: tf.Graph, fetches: List[Any]) -> Tuple[tf.Operation, ...]:
+  """Returns the ops of tensors, ops and names of a graph."""
   ops = []
   for fetch in tf.nest.flatten(fetches, expand_composites=True):
     try:
       element = graph.as_graph_element(fetch)
-    except KeyError:
-      names = [op.name for op in graph.get_operations()]
-      tail = '/' + str(fetch).split(':')[0]
-      alike = [name for name in names if name.endswith(tail)] or difflib.get_close_matches(
-          tail, names)
-      raise UsageError(f'The program has no {fetch}: fetch one of '
-                       f"{shorten(alike or names)}.") from None
+    except (KeyError, TypeError, ValueError) as error:
+      raise UsageError(_explain(graph, fetch, error)) from None
     ops.append(getattr(element, 'op', element))
   return tuple(ops)
+
+
+def _explain(graph, fetch, error):
+  """Returns why a graph has no such element, and what to fetch."""
+  if isinstance(fetch, str):
+    names = [op.name for op in graph.get_operations()]
+    tail = '/' + fetch.split(':')[0]
+    alike = [name for name in names if name.endswith(tail)] or difflib.get_close_matches(
+        tail, names)
+    return f'The program has no {fetch}: fetch one of {shorten(alike or names)}.'
+  if isinstance(error, ValueError):
+    return f'{fetch!r} is of another graph: make it in `with program.graph.as_default():`.'
+  return (f'session.run got {describe(fetch)}, and fetches tensors, ops and names of the program: '
+          "write session.run('dense/kernel') for a variable, or session.predict(arrays, function) "
+          'for what a function computes of arrays.')
 
 
 def find_taken(program: TrainingGraph, fetched: Tuple[tf.Operation, ...]) -> BatchesTaken:

@@ -28,6 +28,7 @@ from towers.session.engine import Engine
 from towers.session.failure import explain
 from towers.session.shared_session import SharedSession
 from towers.session.watchdog import Watchdog
+from towers.settings.arguments import describe
 from towers.tensorflow_v1 import RUN_ERRORS, CountedSession, is_run_error, tf
 from towers.training_graph import TrainingGraph
 from towers.update.learning_rate import get_rate_factor
@@ -162,15 +163,16 @@ class OpenSession:
     with self._called() as engine:
       return engine.take_snapshot()
 
-  def save(self, folder: str) -> str:
+  def save(self, folder: str = '') -> str:
     """Saves all variables and counters as a checkpoint in `folder`; returns its path.
 
     With several workers all call it, and the chief writes.
 
     Raises:
-      UsageError: the folder cannot be made, or a run saves there.
+      UsageError: the folder is not given or cannot be made, or a run saves there.
       RunError: it cannot be written.
     """
+    folder = _read_folder('save', folder)
     snapshot = self.snapshot()
     if self.program.workers.rank != 0:
       return ''
@@ -178,7 +180,7 @@ class OpenSession:
         self.checkpoints_in(folder, stop_on_full_disk=True)) as saved:
       return saved.save(snapshot)
 
-  def restore(self, folder: str, *, best: bool = False, best_metric: Optional[str] = None,
+  def restore(self, folder: str = '', *, best: bool = False, best_metric: Optional[str] = None,
               map: Names = None, new: Sequence[str] = (), new_data: bool = False) -> str:
     """Restores a checkpoint, and goes on with the examples behind it; returns its path.
 
@@ -199,6 +201,8 @@ class OpenSession:
       UsageError: there is no checkpoint, or it is of another program, other data or another batch
         size.
     """
+    folder = _read_folder('restore', folder)
+
     def restore(session):
       own, chosen = folder, None
       if best:
@@ -390,3 +394,11 @@ class OpenSession:
     self._opened = None
     if self._worker is not None and kind is None:
       self._worker.peers.stop()
+
+
+def _read_folder(call: str, folder: Any) -> str:
+  """Returns the path of a folder that a call is given; refuses what is none."""
+  if not folder or not isinstance(folder, (str, os.PathLike)):
+    raise UsageError(f"session.{call} got {describe(folder) if folder else 'no folder'}: write "
+                     f"session.{call}('checkpoints').")
+  return os.fspath(folder)

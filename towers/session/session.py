@@ -12,10 +12,12 @@ trains then calls `start`.
 
 import contextlib
 import functools
+import numbers
 from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
+from towers.base.usage_error import UsageError
 from towers.process.run_error import OutOfMemory, RunError
 from towers.session.batches_taken import find_taken, list_fetched, name_variables, put_back
 from towers.session.calls import Update
@@ -26,7 +28,8 @@ from towers.session.out_of_memory import has_changed_nothing
 from towers.session.rows import open_rows
 from towers.session.training_metrics import TrainingMetrics
 from towers.session.validation_pass import ValidationPass
-from towers.tensorflow_v1 import RUN_ERRORS
+from towers.settings.arguments import describe
+from towers.tensorflow_v1 import RUN_ERRORS, tf
 from towers.training_graph import TrainingGraph
 
 
@@ -103,12 +106,16 @@ class Session(OpenSession):
     with self._called() as engine:
       engine.skip()
 
-  def validate(self) -> Dict[str, float]:
+  def validate(self, examples: Any = None) -> Dict[str, float]:
     """Returns the mean of 'loss' and of each metric over the whole validation split.
 
     Raises:
-      UsageError: the program has no validation examples.
+      UsageError: the program has no validation examples; or other `examples` are given, which
+        `evaluate` measures.
     """
+    if examples is not None:
+      raise UsageError('session.validate measures the validation split of the program alone: write '
+                       'session.evaluate(examples).')
     validation_pass = self.begin_validation()
     self.finish_validation(validation_pass)
     return validation_pass.means()
@@ -156,7 +163,7 @@ class Session(OpenSession):
     with self._forwarded('evaluate', self.program.model, examples, batch_size) as (model, rows):
       return model.measure(rows)
 
-  def predict(self, examples: Any, function: Callable[..., Any], *,
+  def predict(self, examples: Any, function: Optional[Callable[..., Any]] = None, *,
               batch_size: Optional[int] = None) -> Any:
     """Returns what a function computes of each example, in order, each once, on any towers.
 
@@ -174,6 +181,11 @@ class Session(OpenSession):
     Raises:
       UsageError: the function does not fit the examples, or has variables of its own.
     """
+    if not callable(function):
+      raise UsageError(f'session.predict got {describe(function)} as its function, which computes '
+                       'what is predicted: write session.predict(images, lambda images: '
+                       'tf.argmax(net(images), 1)), or session.predict(images, model.predict) of a '
+                       'towers.KerasModel.')
     with self._forwarded('predict', function, examples, batch_size) as (model, rows):
       found = model.predict(rows)
     return found['output'] if list(found) == ['output'] else found
@@ -181,7 +193,7 @@ class Session(OpenSession):
   def run(self, fetches: Any, feed_dict: Optional[Dict[Any, Any]] = None) -> Any:
     """Returns the values of `fetches`, any structure of tensors, ops and names in the graph.
 
-    The name of a variable stands for its value, as 'dense/kernel'.
+    The name of a variable stands for its value, as 'dense/kernel', and a number for itself.
 
     Where they need a batch, every tower takes its next one, and puts another. They only look at it:
     the next `train` takes the batch that it would have taken, at the cost of starting the input
@@ -189,12 +201,15 @@ class Session(OpenSession):
     validation split, and the weights are their averages if the program has any.
 
     Raises:
-      UsageError: the fetches update the weights of a program that accumulates micro-batches.
+      UsageError: the fetches are none of the program, or update the weights of one that accumulates
+        micro-batches.
     """
     validation = self.program.validation
     with self._called() as engine:
-      fetches = name_variables(fetches)
-      taken = self._find_taken(list_fetched(self.program.graph, fetches))
+      leaves = name_variables(tf.nest.flatten(fetches))
+      # A number, as a learning rate may be, is its own value.
+      fetched = [leaf for leaf in leaves if not isinstance(leaf, numbers.Number)]
+      taken = self._find_taken(list_fetched(self.program.graph, fetched))
       switch = None if validation is None else validation.is_validating
       is_validating = switch is not None and bool((feed_dict or {}).get(switch, False))
       if taken.by_validation:
@@ -206,10 +221,11 @@ class Session(OpenSession):
       engine.validation_moved |= is_validating or taken.by_validation
       measures = is_validating and not taken.updates
       with engine.averaged() if measures else contextlib.nullcontext():
-        result = engine.session.run([fetches, puts], feed_dict)[0]
+        values = iter(engine.session.run([fetched, puts], feed_dict)[0])
       if taken.moves_step:
         engine.follow(has_updated=taken.updates)
-    return result
+    return tf.nest.pack_sequence_as(fetches, [
+        leaf if isinstance(leaf, numbers.Number) else next(values) for leaf in leaves])
 
   @property
   def examples_seen(self) -> int:

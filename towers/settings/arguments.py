@@ -171,7 +171,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 def describe(given: Any) -> str:
   """Returns what a value is, in some words."""
-  if isinstance(given, str):
+  if given is None or isinstance(given, str):
     return repr(given)
   if isinstance(given, np.ndarray):
     return f'a NumPy array of shape {list(given.shape)}'
