@@ -31,6 +31,11 @@ def placed(*devices):
       x = x / (1.0 + towers.all_sum(tf.reduce_sum(tf.square(x), 0)))
       _, x = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, tf.tanh(x)), (0, x),
                            shape_invariants=(tf.TensorShape([]), x.shape))
+      cell = tf.nn.rnn_cell.BasicRNNCell(4, name='cell')
+    if devices[0] is not None:
+      cell = tf.nn.rnn_cell.DeviceWrapper(cell, devices[0])
+    x, _ = cell(x, x)
+    with on(1):
       logits = small.dense(x, small.NUM_CLASSES, 'logits')
       return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 

@@ -15,6 +15,9 @@ from towers.graph.source import format_op, is_ours
 from towers.placement.host import HOST, is_gpu
 from towers.tensorflow_v1 import Operation, tf
 
+# The file of TensorFlow that opens a device which a model names: that of `rnn_cell.DeviceWrapper`.
+_PASSES_ON = 'rnn_cell_impl.py'
+
 
 @contextlib.contextmanager
 def giving_way(devices: Sequence[str]) -> Iterator[None]:
@@ -31,7 +34,7 @@ def giving_way(devices: Sequence[str]) -> Iterator[None]:
     # What this library or TensorFlow says inside of the model stays, as that of a variable.
     innermost = next(frame for frame in op.graph._device_function_stack.peek_traceable_objs()
                      if not frame.obj.is_null_merge)
-    if is_ours(innermost.filename):
+    if is_ours(innermost.filename) and not innermost.filename.endswith(_PASSES_ON):
       device = innermost.obj._device_name_or_function
       # TensorFlow's queues say 'CPU', which is no device of an op until it is written out.
       return tf.DeviceSpec.from_string(device).to_string() if isinstance(device, str) else op.device
