@@ -102,6 +102,14 @@ def stateless(draw=tf.random.stateless_normal, *, shape, **settings):
   return draw(shape, seed=tf.stack([tf.train.get_or_create_global_step(), 7]), **settings)
 
 
+def neighbours(h):
+  """Takes two of the four neighbours of three nodes for each row, in one order for all."""
+  table = tf.constant(np.random.RandomState(1).randn(2, 4).astype(np.float32))
+  nodes = tf.reshape(tf.cast(h[:, :3] > 0, tf.int32), [-1])
+  shuffled = tf.transpose(tf.random.shuffle(tf.transpose(tf.gather(table, nodes))))
+  return h * tf.reduce_sum(tf.reshape(shuffled[:, :2], [-1, 6]), 1, keepdims=True)
+
+
 # From activations [batch, 5] to others.
 DRAWS = {
     'dropout': dropout(0.5),
@@ -139,6 +147,7 @@ DRAWS = {
     'categorical': lambda h: h * tf.cast(tf.random.categorical(h, 5), tf.float32),
     'random crop': lambda h: tf.image.random_crop(h, [tf.shape(h)[0], 2]),
     'shuffled features': lambda h: tf.transpose(tf.random.shuffle(tf.transpose(h))),
+    'shuffled neighbours': neighbours,
     'branch': lambda h: branch(dropout(0.5), h),
     'loop': turns(3, dropout(0.2)),
     'loop in a loop': turns(2, turns(3, dropout(0.1))),
@@ -152,7 +161,7 @@ DRAWS = {
 TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
             'loop in a loop', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
 MORE = ('flat steps', 'heads on the rows', 'tokens', 'stateless', 'stateless steps',
-        'map_fn of flat steps')
+        'map_fn of flat steps', 'shuffled neighbours')
 DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
 DRAWS['more'] = lambda h: functools.reduce(lambda h, name: tf.tanh(DRAWS[name](h)), MORE, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.

@@ -213,8 +213,7 @@ class _Drawer:
     def make(shape, block):
       return self._make(op, kind, shape, block, **limits or dict(dtype=dtype))
 
-    # A shuffle draws for the first axis alone.
-    if layout is None or static.ndims is not None and layout.axis >= max(static.ndims, 1):
+    if layout is None:
       return make(shape, 0)
     draw = functools.partial(self._draw_rows, op, make, philox.BLOCKS.get(kind, 1), dtype, layout)
     if layout.kept is None:

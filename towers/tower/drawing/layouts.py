@@ -174,6 +174,8 @@ def _read_layouts(unknown, layouts, copies) -> None:
   for name, tensor in list(unknown.items()):
     copy = copies.get(tensor.name)
     rows = list_grown(copy, _ROWS)
+    if tensor.op.type == 'RandomShuffle':  # It draws for the first axis alone.
+      rows = [row for row in rows if row[0] == 0]
     if len(rows) == 1:
       [(axis, factor)] = rows
       for outer in [1] if factor == 1 else find_outer(copy, _ROWS):
