@@ -153,7 +153,8 @@ _MISTAKES = {
     "does not match type|has DataType|that don't all match|Tensor conversion requested dtype":
     'The model does not take the dtypes of its batch, which are {dtypes}: cast arrays before, as '
     "features.astype('float32') and labels.astype('int32'), or tensors in the model, as "
-    'tf.cast(features, tf.float32). TensorFlow says{at}: {error}',
+    'tf.cast(features, tf.float32); an open size of a batch is an int32 tensor, and of rows a '
+    'number with last_batch=drop or carry. TensorFlow says{at}: {error}',
 
     'with input shapes:|(Dimensions|Shapes) .* are (incompatible|not compatible)|'
     'must have the same shape|Rank mismatch':

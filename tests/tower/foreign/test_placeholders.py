@@ -1,5 +1,7 @@
 """A class with placeholders, and an optimizer of its own, trains as what is written on tensors."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -266,6 +268,36 @@ def test_a_class_made_outside_is_refused():
     net = Net()
     towers.Program(lambda batch, is_training: towers.fed({net.x: batch[0]}, net.losses),
                    train=TRAIN, batch_size=8, num_towers=2, optimizer=tf.train.AdamOptimizer())
+
+
+class OwnGraph:
+  """Makes a graph for itself, and a session in which its variables start."""
+
+  def __init__(self):
+    self.graph = tf.Graph()
+    with self.graph.as_default():
+      self.net = Net()
+      self.session = tf.Session()
+      self.session.run(tf.global_variables_initializer())
+
+
+@pytest.mark.parametrize('num_towers', [1, 2])
+def test_a_class_that_makes_a_graph_for_itself_is_refused_with_what_takes_it(num_towers):
+  def own(batch, is_training):
+    net = OwnGraph().net
+    return towers.fed(net.feed(*batch, 0.9, is_training), net.losses)
+
+  def joined(batch, is_training):
+    with mock.patch.object(tf, 'Graph', tf.get_default_graph):
+      return own(batch, is_training)
+
+  for mistaken in (own, lambda batch, is_training: OwnGraph().net.losses):
+    with pytest.raises(UsageError, match=r"for itself within unittest.mock.patch\('tensorflow.Gr"):
+      build(mistaken, num_towers=num_towers)
+  expected, variables = read(model, num_towers=num_towers)
+  numbers, others = read(joined, num_towers=num_towers)
+  assert numbers == expected
+  small.assert_same_weights(others, variables, tolerance=0)
 
 
 def test_a_predict_function_whose_placeholder_is_left_over_is_refused():

@@ -22,6 +22,9 @@ from towers.tensorflow_v1 import BaseSession, Graph, Operation, Optimizer, repla
 # models make their classes' names.
 _BEGUN = 'towers/begun_calls'
 IDLE_OPTIMIZERS = 'towers/idle_optimizers'
+# What takes a class that makes a graph.
+OWN_GRAPH = ('make all inside of the model, and a class that makes a tf.Graph() for itself within '
+             "unittest.mock.patch('tensorflow.Graph', tf.get_default_graph)")
 
 
 def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -46,6 +49,9 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         f'TensorFlow says: {find_reason(error)}') from error
   finally:
     graph.get_collection_ref(_BEGUN).pop()
+  for value in tf.nest.flatten(returned, expand_composites=True):
+    if getattr(value, 'graph', graph) is not graph:
+      raise UsageError(f'The model returns {value!r}, which is of another graph: {OWN_GRAPH}.')
   placeholders = [op for op in graph.get_operations()[len(before):] if op.type == 'Placeholder']
   if placeholders or idle:
     _check(placeholders, idle, returned)

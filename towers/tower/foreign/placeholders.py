@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping
 from towers.base.usage_error import UsageError
 from towers.graph.source import find_line
 from towers.tensorflow_v1 import Tensor, tf
-from towers.tower.foreign.calls import is_made_before
+from towers.tower.foreign.calls import OWN_GRAPH, is_made_before
 
 
 def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
@@ -35,8 +35,8 @@ def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
         tf.nest.flatten(part, expand_composites=True) for part in (key, value))
     line, tensors = find_line(keys[0].op), list(map(_fit, keys, values))
     if is_made_before(keys[0].op):
-      raise UsageError(f'The placeholder {key!r}{line}, is none of this call of the model: make '
-                       'the class inside of the model, so that each tower has its own.')
+      raise UsageError(
+          f'The placeholder {key!r}{line}, is none of this call of the model: {OWN_GRAPH}.')
     if len(keys) != len(values) or any(tensor is None for tensor in tensors):
       raise UsageError(
           f'The placeholder {key!r}{line}, gets {value!r} from towers.fed: give it such a tensor. '
