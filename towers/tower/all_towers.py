@@ -113,7 +113,8 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
     with_places: whether to say where this tower's own rows are among all, as labels for them.
 
   Returns:
-    `[global batch, ...]`; or a pair of it and the places, int32 `[batch]`.
+    `[global batch, ...]`, a number where all batches have one size; or a pair of it and the places,
+    int32 `[batch]`.
 
   Raises:
     UsageError: a shape of rows that only a run knows, another dtype, or a call within a loop or a
@@ -154,7 +155,10 @@ def _join_rows(x, context):
       context.order.append(_find_order(context))
     rows = _join(_scatter_rows(x, context), 'slots')
     with tf.get_default_graph().gradient_override_map({'GatherV2': 'TowersOrder'}):
-      return tf.gather(rows, context.order[0])
+      gathered = tf.gather(rows, context.order[0])
+    if context.batch.is_static:  # Then all slots are filled.
+      gathered.set_shape(rows.shape)
+    return gathered
 
 
 def _find_order(context):
