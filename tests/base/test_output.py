@@ -1,6 +1,7 @@
 """One writer for every line: it loses a line that cannot be written, and never fails or waits."""
 
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -75,6 +76,17 @@ def test_lines_keep_their_order_and_characters_that_cannot_be_written_are_named(
     write('the third', stream, waits=True)
     assert os.read(reader, 1000).decode() == ('the first\nthe second: \\u2501 \\udcff\nthe third')
   os.close(reader)
+
+
+@pytest.mark.parametrize('has_own', [False, True])
+def test_a_warning_of_logging_is_a_line_that_begins_so_also_if_quiet(has_own, monkeypatch, capsys):
+  own = io.StringIO()
+  monkeypatch.setattr(logging.getLogger(), 'handlers', [logging.StreamHandler(own)] * has_own)
+  with output.quieted():
+    logging.getLogger('towers').warning('draws %d numbers', 3)
+  line = 'draws 3 numbers\n'
+  assert own.getvalue() == line * has_own
+  assert capsys.readouterr() == ('', '' if has_own else 'WARNING: ' + line)
 
 
 def test_what_goes_to_stderr_at_once_waits_for_no_buffer(capfd):

@@ -4,10 +4,12 @@
   the reader takes nothing for two seconds                     so are the next ones, until it does
   a character that the encoding lacks                          is written as `\\xe9`
   the run is quiet                                             only warnings are written
+  the program has no logging of its own                        warnings of `logging` are such lines
 """
 
 import contextlib
 import io
+import logging
 import os
 import select
 import sys
@@ -112,6 +114,17 @@ def open_closed_streams() -> None:
       os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if getattr(sys, name) is None:
       setattr(sys, name, os.fdopen(number, 'w' if number else 'r', closefd=False))
+
+
+class _Warnings(logging.Handler):
+  """Writes what the logger 'towers' warns of, where Python would write it without its level."""
+
+  def emit(self, record):
+    if not logging.getLogger().handlers:
+      write_line(f'{record.levelname}: {record.getMessage()}', sys.stderr)
+
+
+logging.getLogger('towers').addHandler(_Warnings())
 
 
 def flush_streams() -> None:
