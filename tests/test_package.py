@@ -1,12 +1,14 @@
 """The wheels as a user has them: elsewhere, beside modules of common names, with extras or not."""
 
 import os
+import re
 import shutil
 import sys
 import zipfile
 
 import pytest
 
+import towers
 from tests import ROOT
 from tests.harness.processes import output_of, run_python
 from towers import extras
@@ -33,9 +35,10 @@ def installed(tmp_path_factory):
   # From a copy, because a build leaves files in the tree and includes those of an earlier one.
   shutil.copytree(ROOT, str(folder / 'clone'), ignore=lambda _, names: [
       name for name in names if name.startswith('.') or name in ('tests', 'docs', 'build')])
-  for name in WHEELS:
-    output_of('-m', 'pip', 'wheel', '--quiet', '--no-deps', '--no-build-isolation', '--wheel-dir',
-              str(folder), '.', cwd=str(folder / 'clone' / name), timeout=300)
+  with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as file:
+    [command] = re.findall(r'`pip (wheel [^`]+)`', file.read())
+  output_of('-m', 'pip', *command.split(), '--quiet', '--no-build-isolation', '--wheel-dir',
+            str(folder), cwd=str(folder / 'clone'), timeout=300)
   for wheel in folder.glob('*.whl'):
     with zipfile.ZipFile(str(wheel)) as archive:
       archive.extractall(str(folder / 'installed' / wheel.name.split('-')[0]))
@@ -184,7 +187,9 @@ def test_a_flag_without_its_package_says_what_to_install(
   asked = flags[0].split('=')[0] if package == 'tools' else flags[0].lstrip('-')
   asked = asked.lstrip('-') if asked in ('--report', '--trace_steps') else asked
   assert line == (f'towers: error: {asked} needs the package towers-{package}, which is not '
-                  f'installed: pip install extras/towers_{package}, in a clone of towers.')
+                  f'installed: install its wheel as that of towers, pip install towers_{package}-'
+                  f'{towers.__version__}-py3-none-any.whl; in a clone, pip wheel --no-deps '
+                  f'extras/towers_{package} makes it.')
 
 
 def test_an_evaluator_without_its_package_says_what_to_install(bare, monkeypatch, tmp_path, capsys):

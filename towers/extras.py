@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any, Sequence
 
+from towers.base.installed import __version__
 from towers.base.output import open_closed_streams
 from towers.base.usage_error import UsageError
 
@@ -62,8 +63,9 @@ def load_extra(asked: str) -> Any:
     if missing.name != package:
       raise
     name = package.replace('_', '-')
-    raise UsageError(f'{asked} needs the package {name}, which is not installed: '
-                     f'pip install extras/{package}, in a clone of towers.') from None
+    raise UsageError(f'{asked} needs the package {name}, which is not installed: install its wheel '
+                     f'as that of towers, pip install {package}-{__version__}-py3-none-any.whl; in '
+                     f'a clone, pip wheel --no-deps extras/{package} makes it.') from None
 
 
 def find_in_clone() -> None:
