@@ -37,8 +37,10 @@ def installed(tmp_path_factory):
       name for name in names if name.startswith('.') or name in ('tests', 'docs', 'build')])
   with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as file:
     [command] = re.findall(r'`pip (wheel [^`]+)`', file.read())
-  output_of('-m', 'pip', *command.split(), '--quiet', '--no-build-isolation', '--wheel-dir',
-            str(folder), cwd=str(folder / 'clone'), timeout=300)
+  words = [name for word in command.split() for name in (
+      map(str, (folder / 'clone').glob(word)) if '*' in word else [word])]
+  output_of('-m', 'pip', *words, '--quiet', '--no-build-isolation', '--wheel-dir', str(folder),
+            cwd=str(folder / 'clone'), timeout=300)
   for wheel in folder.glob('*.whl'):
     with zipfile.ZipFile(str(wheel)) as archive:
       archive.extractall(str(folder / 'installed' / wheel.name.split('-')[0]))
