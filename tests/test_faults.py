@@ -28,7 +28,7 @@ from towers.data.records import check_damage
 from towers.placement.cluster import read_cluster
 from towers.settings.timetable import build_interval, parse_trace_steps
 from towers.tensorflow_v1 import compiled_cache
-from towers.training.fitting import ROOM, recall_accumulate
+from towers.training.auto_accumulate import ROOM, recall_accumulate
 from towers.warm_start.weights_file import check_weights
 from towers_data import shards
 from towers_data.cifar import CIFARS, read_cifar

@@ -36,7 +36,7 @@ _PUBLIC = {
     'all_sum': 'towers.tower.all_towers',
     'augmented': 'towers.data.augmented',
     'check': 'towers.checks.towers',
-    'evaluate': 'towers.session.forward',
+    'evaluate': 'towers.session.inference',
     'export': 'towers.session.serving',
     'fed': 'towers.tower.foreign.placeholders',
     'from_arrays': 'towers.data.arrays',
@@ -56,7 +56,7 @@ _AT_HOME = {
     'towers.input.feed': 'Feed build_batches build_feed build_switched_batches',
     'towers.input.pipeline': 'Inputs build_inputs',
     'towers.input.plan': 'Plan build_plan',
-    'towers.input.wait': 'build_input_wait',
+    'towers.input.input_wait': 'build_input_wait',
     'towers.placement.collectives': 'AllReduce',
     'towers.placement.counters': 'get_examples_seen get_global_step',
     'towers.placement.devices': 'Devices build_devices build_session_config',
@@ -73,7 +73,7 @@ _AT_HOME = {
     'towers.tower.model_call': 'Model',
     'towers.tower.towers': 'build_towers',
     'towers.update.apply': 'build_train_op',
-    'towers.update.guard': 'Diagnosis build_diagnosis',
+    'towers.update.nan_guard': 'Diagnosis build_diagnosis',
     'towers.validation': 'Validation build_validation build_validation_tower',
     'towers.warm_start.matching': 'InitFrom',
 }
@@ -94,7 +94,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.models.keras_model import KerasModel
   from towers.process.run_error import OutOfMemory, RunError
   from towers.program import Program
-  from towers.session.forward import evaluate
+  from towers.session.inference import evaluate
   from towers.session.serving import export
   from towers.session.session import Session
   from towers.tower.all_towers import all_rows, all_sum

@@ -11,21 +11,21 @@ import re
 import sys
 from typing import Any, Dict, List, Optional, Sequence, Union
 
-from towers.base.collector import uncollected
+from towers.base.garbage_collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.examples import BY_HAND, ENDLESS, Examples
 from towers.graph.walk import find_dependents
 from towers.graph.writes import StepWrites, find_left_out, find_step_writes
 from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches, check_alike
+from towers.input.input_wait import build_input_wait
 from towers.input.micro_batches import read_accumulate
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
-from towers.input.wait import build_input_wait
 from towers.placement.cluster import read_cluster
 from towers.placement.collectives import choose_collective, choose_wire
 from towers.placement.counters import get_global_step
-from towers.placement.devices import build_devices, compiles
+from towers.placement.devices import build_devices
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
@@ -36,6 +36,7 @@ from towers.placement.variables import (
   format_variables,
 )
 from towers.placement.workers import Workers
+from towers.placement.xla import compiles
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
 from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
@@ -47,8 +48,8 @@ from towers.tower.model_call import Model
 from towers.tower.precision import build_precision
 from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
-from towers.update.averages import build_averages
 from towers.update.groups import build_groups, choose_rate, name_optimizer
+from towers.update.moving_averages import build_averages
 from towers.validation import build_measuring_towers, build_validation, build_validation_tower
 from towers.warm_start.first_batch import FirstBatch
 from towers.warm_start.warm_start import WarmStart

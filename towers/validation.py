@@ -4,7 +4,7 @@ With the switch, the training towers measure while `is_validating` is fed True. 
 own, the last tower measures in the same run in which the others train, on a snapshot of all
 variables from the beginning of the pass over the validation split. So both ways measure the same
 weights on the same examples, with the same result. These weights are the averages, if there are any
-(see `towers.update.averages`); variables that are not trained are as they are.
+(see `towers.update.moving_averages`); variables that are not trained are as they are.
 """
 
 import functools
@@ -35,7 +35,7 @@ from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
 from towers.tower.recording import record_tower
 from towers.tower.tower import ForwardPass
-from towers.update.averages import Averages
+from towers.update.moving_averages import Averages
 from towers.whole import Whole, WholeRows, flatten_rows
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import towers
 from tests.harness import faults, small
-from tests.update import test_guard
+from tests.update import test_nan_guard
 from towers import training_graph
 from towers.base.usage_error import UsageError
 from towers.graph import writes
@@ -17,7 +17,7 @@ from towers.tensorflow_v1 import load_keras, tf
 from towers.update import apply
 
 TRAIN = small.random_examples(16)
-POISONED = faults.poison(TRAIN, test_guard.ROW)
+POISONED = faults.poison(TRAIN, test_nan_guard.ROW)
 
 
 def average(name='average', **settings):
@@ -134,8 +134,8 @@ MODELS = dict({name: updated(update) for name, update in UPDATES.items()}, **{
 def check_refused_step(**settings):
   """Takes a good step, a refused one and a good one; returns the names of changed variables."""
   with small.Run(train=POISONED, **dict(dict(validates=True), **settings)) as run:
-    start = test_guard.everything(run)
-    _, after = test_guard.skip_refused_step(run)
+    start = test_nan_guard.everything(run)
+    _, after = test_nan_guard.skip_refused_step(run)
     return {name for name, value in after.items() if not np.array_equal(value, start[name])}
 
 

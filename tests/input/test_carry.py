@@ -10,7 +10,7 @@ from towers.base.usage_error import UsageError
 from towers.input.pipeline import build_inputs
 from towers.input.plan import ResumePoint, build_plan
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 NUM, BATCH = 53, 16
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.harness import small
-from tests.tower import test_batch_norm
-from tests.update import test_guard
+from tests.tower.batch_norm import test_modes
+from tests.update import test_nan_guard
 from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
 from towers.process.run_error import RunError
@@ -20,7 +20,7 @@ from towers.tensorflow_v1 import tf
 
 def assert_same_replicas(run):
   copies = run.program.replicas
-  values = test_guard.everything(run)
+  values = test_nan_guard.everything(run)
   for name, tower in zip(copies.names, copies.towers):
     np.testing.assert_array_equal(values[f'copies/tower_{tower}/{name}'], values[name],
                                   err_msg=name)
@@ -34,7 +34,7 @@ def embedded(batch, is_training):
   both = tf.Variable(tf.ones([small.NUM_FEATURES, 2]), name='both')
   looked_up = tf.gather(table, labels) * tf.reduce_sum(tf.gather(both,
                                                                  [0, 1])) * tf.reduce_sum(both)
-  return test_batch_norm.model((features + 0.01 * looked_up, labels), is_training)
+  return test_modes.model((features + 0.01 * looked_up, labels), is_training)
 
 
 # Kinds of batch norm that are no tower's on the whole batch, and gradients of both kinds.
@@ -42,8 +42,8 @@ CASES = {
     'sparse, clipped, accumulated': dict(
         model=embedded, batch_norm='sync', batch_size=12, accumulate=3, clip_norm=0.3,
         train=small.random_examples(24)),
-    'batch norm, mean': dict(model=test_batch_norm.model, batch_norm='mean', mode='next'),
-    'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2)}
+    'batch norm, mean': dict(model=test_modes.model, batch_norm='mean', mode='next'),
+    'batch norm, first': dict(model=test_modes.model, mode='shard', depth=2)}
 
 
 def take_steps(placement, **settings):
@@ -240,12 +240,12 @@ def test_initial_values_from_a_checkpoint_reach_all_replicas(tmp_path):
 def test_a_write_that_replicas_cannot_follow_fails_and_changes_nothing():
   with small.Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.train()
-    before = test_guard.everything(run)
+    before = test_nan_guard.everything(run)
     biases = tf.trainable_variables()[-1]
     in_branch = tf.cond(tf.constant(True), lambda: biases.assign(biases + 1.0).op, tf.no_op)
     message = 'logits/biases, of which every tower has a replica'
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
       run.session.run(in_branch)
-    test_guard.assert_unchanged(test_guard.everything(run), before)
+    test_nan_guard.assert_unchanged(test_nan_guard.everything(run), before)
     run.train()
     assert_same_replicas(run)

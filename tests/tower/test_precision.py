@@ -6,7 +6,7 @@ import pytest
 import models
 import towers
 from tests.harness import faults, small
-from tests.update import test_guard
+from tests.update import test_nan_guard
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.placement.replicas import REPLICAS
@@ -32,7 +32,7 @@ def get_scale(run):
 
 
 def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
-  with small.Run(num_towers=2, placement='replicated', model=test_guard.normed,
+  with small.Run(num_towers=2, placement='replicated', model=test_nan_guard.normed,
                  **MIXED) as run, run.graph.as_default():
     kept = [*tf.global_variables(), *tf.local_variables(), *tf.get_collection(REPLICAS)]
     assert {variable.dtype.base_dtype for variable in kept} == {tf.float32, tf.int64}
@@ -143,18 +143,18 @@ CASES = [dict(), dict(placement='replicated', optimizer='adam'),
 @pytest.mark.parametrize('settings', CASES, ids=range(len(CASES)))
 def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scale(settings, capsys):
   # Batches of 8 on 3 towers are 3, 3 and 2: row 14 is tower 2's, in the second step.
-  train = faults.poison(TRAIN, test_guard.ROW, 300.0)
+  train = faults.poison(TRAIN, test_nan_guard.ROW, 300.0)
   settings = {**dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed',
                      train=train), **settings}
   with small.Run(**settings) as run:
     run.train()
     assert get_scale(run) == (2 ** 15, 1)
-    before = test_guard.everything(run)
+    before = test_nan_guard.everything(run)
     loss = run.train()
     assert np.isfinite(loss) and run.opened.step == 2 and run.counters() == [2, 16]
     assert get_scale(run) == (2 ** 14, 0)
     assert 'WARNING: step 2 has gradients too large for 16 bits' in capsys.readouterr().out
-    after = test_guard.everything(run)
+    after = test_nan_guard.everything(run)
     changed = {name for name in after if not np.array_equal(before[name], after[name])}
     assert changed == {'global_step', 'examples_seen', 'loss_scale/value', 'loss_scale/good_steps'}
     run.train()
@@ -165,17 +165,17 @@ def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scal
 
 def test_what_no_scale_can_help_is_not_finite_at_once():
   mixed = dict(num_towers=3, precision='mixed')
-  with small.Run(train=faults.poison(TRAIN, test_guard.ROW), **mixed) as run:
+  with small.Run(train=faults.poison(TRAIN, test_nan_guard.ROW), **mixed) as run:
     run.train()
     assert 'tower 2' in str(run.opened.take_step().not_finite)
     assert get_scale(run) == (2 ** 15, 1)
   # Gradients that are NaN at any scale are reported once the scale is 1.
-  with small.Run(model=faults.root_of_zero, train=faults.poison(TRAIN, test_guard.ROW, 0.0),
+  with small.Run(model=faults.root_of_zero, train=faults.poison(TRAIN, test_nan_guard.ROW, 0.0),
                  **mixed) as run, pytest.raises(towers.RunError):
     run.train(2 * 16 + 2)
   # A fixed scale is not touched.
   with small.Run(loss_scale=2.0 ** 15, learning_rate=1e-4, model=squared,
-                 train=faults.poison(TRAIN, test_guard.ROW, 300.0), **mixed) as run:
+                 train=faults.poison(TRAIN, test_nan_guard.ROW, 300.0), **mixed) as run:
     run.train()
     assert not run.opened.take_step().not_finite.is_done
 

@@ -5,7 +5,7 @@ import pytest
 
 import towers
 from tests.harness import small
-from tests.update.test_guard import looked_up
+from tests.update.test_nan_guard import looked_up
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input import pipeline

@@ -11,10 +11,10 @@ import pytest
 
 from tests.harness import faults
 from tests.harness.small import Run, nightly_but
-from tests.update import test_guard
-from tests.update.test_guard import ROW, TRAIN, everything, normed, refuse_step
+from tests.update import test_nan_guard
+from tests.update.test_nan_guard import ROW, TRAIN, everything, normed, refuse_step
 from towers.tensorflow_v1 import select, tf
-from towers.update.finite import build_all_finite, find_units
+from towers.update.all_finite import build_all_finite, find_units
 
 KNOWN = ('sgd', 'momentum', 'nesterov', 'adam')
 VALUES = (np.nan, np.inf, -np.inf)
@@ -71,7 +71,7 @@ def test_good_steps_are_those_of_the_gate_on_the_host_to_the_bit(settings, is_kn
   monkeypatch.setattr('towers.update.device_gate.is_gpu', lambda device: False)
   gated, losses_by_host, state_by_host = train(**settings)
   assert not gated and losses == losses_by_host
-  test_guard.assert_unchanged(state, state_by_host)
+  test_nan_guard.assert_unchanged(state, state_by_host)
 
 
 REFUSED = [(settings, value) for (settings, _), value in zip(CASES, itertools.cycle(VALUES))
@@ -82,7 +82,7 @@ REFUSED = [(settings, value) for (settings, _), value in zip(CASES, itertools.cy
 def test_a_refused_step_changes_nothing(case, value, on_gpus):
   with Run(**{**dict(num_towers=3, model=normed), **case},
            train=faults.poison(TRAIN, ROW, value)) as run:
-    before, after = test_guard.skip_refused_step(run)
+    before, after = test_nan_guard.skip_refused_step(run)
     assert run.counters() == [3, 24]
     assert all(not np.array_equal(after[name], before[name]) for name in run.weights())
 
@@ -113,8 +113,8 @@ def poisoned(index, position, value):
 
 @pytest.mark.parametrize('packs, splits', [(False, False), (True, False), (True, True)])
 def test_every_bad_number_is_found_and_no_other(packs, splits, monkeypatch):
-  monkeypatch.setattr('towers.update.finite.is_gpu', lambda device: packs)
-  monkeypatch.setattr('towers.update.finite._LARGEST_PACKED_BYTES', 10000)
+  monkeypatch.setattr('towers.update.all_finite.is_gpu', lambda device: packs)
+  monkeypatch.setattr('towers.update.all_finite._LARGEST_PACKED_BYTES', 10000)
   with tf.Graph().as_default(), tf.Session() as session, tf.device('/device:CPU:0'):
     given = [tf.placeholder(value.dtype, value.shape) for value in poisoned(None, 0, 0)]
     tensors = list(given)

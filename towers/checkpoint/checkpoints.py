@@ -20,11 +20,11 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
+from towers.base.checksums import DATA, INDEX
 from towers.base.files import folder_aside, open_regular, sweep, write_whole
 from towers.base.output import write_line
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
-from towers.base.sums import DATA, INDEX
 from towers.base.usage_error import UsageError, format_lines
 from towers.checkpoint.history import HISTORY, History
 from towers.checkpoint.restore import Data, restore_variables
@@ -44,7 +44,7 @@ from towers.input.plan import ResumePoint
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf
-from towers.update.averages import AVERAGES_TENSOR, Averages
+from towers.update.moving_averages import AVERAGES_TENSOR, Averages
 from towers.warm_start.matching import Names
 
 PREFIX = 'model.ckpt'

@@ -20,14 +20,14 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from towers.base.sums import check_sums
+from towers.base.checksums import check_sums
 from towers.base.usage_error import UsageError, format_lines
 from towers.data.digest import DATA_TENSOR, Digest
 from towers.input.plan import Plan
 from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import choose_all
 from towers.tensorflow_v1 import Session, Variable, tf
-from towers.update.averages import NOT_VARIABLES, Averages, name_average
+from towers.update.moving_averages import NOT_VARIABLES, Averages, name_average
 from towers.warm_start.matching import Names, rename
 from towers.warm_start.slices import Tensor, VariableSlice, find_slice
 from towers.warm_start.warm_start import load_values

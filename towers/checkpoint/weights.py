@@ -11,7 +11,7 @@ from towers.checkpoint.checkpoints import list_steps
 from towers.checkpoint.history import History
 from towers.checkpoint.restore import check_same_variables, open_reader, read_tensors, read_values
 from towers.tensorflow_v1 import Session, tf
-from towers.update.averages import AVERAGES_TENSOR, name_average
+from towers.update.moving_averages import AVERAGES_TENSOR, name_average
 from towers.warm_start.slices import Tensor, VariableSlice, find_slice
 
 

@@ -8,7 +8,7 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from towers.base.sums import DATA, INDEX, SUMS, write_sums
+from towers.base.checksums import DATA, INDEX, SUMS, write_sums
 from towers.tensorflow_v1 import tf
 from towers.warm_start.slices import find_slice
 

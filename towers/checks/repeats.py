@@ -8,7 +8,7 @@ from typing import Optional, Sequence, Tuple
 
 from towers.checks.trial import END, GRADIENT, INPUT, LOSS, OP, START, Step, Trial
 from towers.coupling.comparison import same_bits
-from towers.graph.source import find_line
+from towers.graph.source_lines import find_line
 
 _NAMES = {LOSS: 'the loss of step {}', GRADIENT: 'the gradient of the variable {1} in step {0}',
           END: 'the variable {1} after step {0}', START: 'the initial value of the variable {1}'}

@@ -21,11 +21,11 @@ from towers.checks.trial import END, GRADIENT, INPUT, LOSS, START, Trial
 from towers.coupling.check import FIX, find_coupling
 from towers.coupling.comparison import INCONCLUSIVE, Difference, compare, find_norm, shake
 from towers.data.examples import Examples
-from towers.graph.source import find_line, format_op
+from towers.graph.source_lines import find_line, format_op
 from towers.placement.devices import build_devices
 from towers.settings.arguments import with_known_names
 from towers.tensorflow_v1 import RUN_ERRORS, tf
-from towers.tower.batch_norm import BATCH_NORMS, is_moving_average
+from towers.tower.batch_norm.modes import BATCH_NORMS, is_moving_average
 from towers.tower.model_call import Model
 
 

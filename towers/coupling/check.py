@@ -26,12 +26,12 @@ from towers.base.usage_error import UsageError
 from towers.coupling.comparison import find_norm, find_share
 from towers.coupling.culprit import LEAST, NOISE_SHARE, describe_culprit
 from towers.coupling.fed_towers import FedTowers, LeftOut, Share, Sides
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
-from towers.tower.batch_norm_layer import BATCH_SUMS
-from towers.tower.norms.joined import JOINED_SUMS
-from towers.tower.scratch import opened_scratch
+from towers.tower.batch_norm.layer import BATCH_SUMS
+from towers.tower.batch_norm.other_layers import JOINED_SUMS
+from towers.tower.scratch_graph import opened_scratch
 from towers.tower.tower import Tower
 
 # The relative differences that rounding makes, of sums and of other values, by `is_half`.

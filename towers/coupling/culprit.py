@@ -12,7 +12,7 @@ import numpy as np
 
 from towers.coupling.comparison import find_share
 from towers.coupling.fed_towers import FedTowers, LeftOut, Sides
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.graph.walk import find_dead, find_needed
 from towers.placement.randomness import find_drawn
 from towers.tensorflow_v1 import Tensor, tf

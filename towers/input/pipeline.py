@@ -20,7 +20,7 @@ from towers.base.usage_error import UsageError, check_choice
 from towers.data.examples import Examples
 from towers.input.batch import Batch
 from towers.input.cut import leading_size, share_sizes
-from towers.input.epoch import Fed, build_epochs
+from towers.input.epoch_dataset import Fed, build_epochs
 from towers.input.fill import fill_empty
 from towers.input.order import Order
 from towers.input.parse import is_gathered, parse_batches

@@ -5,13 +5,13 @@ never silently: `auto` says so, and fewer GPUs than asked for is an error before
 """
 
 import os
-import re
 from typing import List, NamedTuple, Optional, Sequence
 
 from towers.base.cores import count_cores, count_cores_of_each
 from towers.base.usage_error import UsageError, check_choice
 from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
 from towers.placement.workers import ALONE, Workers
+from towers.placement.xla import compiles_by_default
 from towers.tensorflow_v1 import (
   SPINNING_HINDERS,
   compiles_on_cpus,
@@ -186,24 +186,6 @@ def _set_gpus(config, devices, collective, precision):
   config.gpu_options.force_gpu_compatible = True
   if compiles_by_default(devices.kind, precision):
     config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
-
-
-def compiles(kind: str, precision: str) -> bool:
-  """Returns whether XLA compiles on devices of this kind, asked for or by default."""
-  if kind == 'CPU':
-    return compiles_on_cpus()
-  asked = re.search(r'tf_xla_auto_jit=(?!-|0)', os.environ.get('TF_XLA_FLAGS', ''))
-  return bool(asked) or compiles_by_default(kind, precision)
-
-
-def compiles_by_default(kind: str, precision: str) -> bool:
-  """Returns whether XLA compiles though nobody has asked for it: mixed precision on GPUs.
-
-  On an H200 a step of ResNet-50 took 0.63 of the time. `--xla` is in TF_XLA_FLAGS by now.
-  """
-  flags = os.environ.get('TF_XLA_FLAGS', '')
-  return (kind == 'GPU' and precision == 'mixed' and 'tf_xla_auto_jit' not in flags
-          and 'tf_xla_clustering_fuel=0' not in flags)
 
 
 def _turn_off_rewriter(config, is_deep):

@@ -21,7 +21,7 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from towers.base.usage_error import UsageError, check_choice, check_same_number, format_lines
-from towers.graph.source import find_line
+from towers.graph.source_lines import find_line
 from towers.graph.walk import find_needed
 from towers.graph.writes import VARIABLES
 from towers.placement.devices import check_devices

@@ -6,7 +6,7 @@
 
 from typing import Sequence
 
-from towers.base.collector import uncollected
+from towers.base.garbage_collector import uncollected
 from towers.base.usage_error import check_same_number
 from towers.placement.collectives import FUSION_BYTES
 from towers.placement.workers import ALONE, Workers

@@ -34,7 +34,7 @@ from towers.session.training_metrics import TrainingMetrics
 from towers.session.validation_pass import ValidationPass
 from towers.tensorflow_v1 import Call, tf, uncompiled
 from towers.training_graph import TrainingGraph
-from towers.update.guard import Diagnosis, build_diagnosis
+from towers.update.nan_guard import Diagnosis, build_diagnosis
 from towers.whole import WholeRows
 from towers.workers.votes import Votes
 

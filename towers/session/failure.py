@@ -18,7 +18,7 @@ from towers.base.reason import find_message, find_reason
 from towers.base.usage_error import UsageError
 from towers.coupling.check import SIZE_FIX
 from towers.graph.sizes import format_bytes
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.input.feed import Feed
 from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS

@@ -11,8 +11,8 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence, TypeVar
 
+from towers.base.checksums import INDEX
 from towers.base.output import write_line
-from towers.base.sums import INDEX
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints, Restored, Snapshot, path_of
 from towers.checkpoint.history import History

@@ -14,8 +14,8 @@ import sys
 import warnings
 from typing import Any, Dict, Iterator, Sequence
 
-from towers.base.collector import uncollected
 from towers.base.default_signals import default_signals
+from towers.base.garbage_collector import uncollected
 from towers.base.installed import check_environment, find_distributions, find_tensorflow
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError

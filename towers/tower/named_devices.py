@@ -11,7 +11,7 @@ import contextlib
 from typing import Dict, Iterator, Sequence
 
 from towers.base.usage_error import UsageError
-from towers.graph.source import format_op, is_ours
+from towers.graph.source_lines import format_op, is_ours
 from towers.placement.host import HOST, is_gpu
 from towers.tensorflow_v1 import Operation, tf
 

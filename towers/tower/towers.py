@@ -15,7 +15,7 @@ knows it, so it divides what all of them have summed (see `towers.reduce.weights
 
 from typing import List, Optional, Sequence, Union
 
-from towers.base import collector
+from towers.base import garbage_collector
 from towers.base.usage_error import check_choice
 from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
@@ -23,8 +23,8 @@ from towers.placement.workers import ALONE, Workers
 from towers.tensorflow_v1 import Tensor
 from towers.tower import global_batch
 from towers.tower.all_towers import join_sums
-from towers.tower.batch_norm import BATCH_NORMS, join_moments, needs_all_moments
-from towers.tower.batch_norm_layer import BATCH_MOMENTS
+from towers.tower.batch_norm.layer import BATCH_MOMENTS
+from towers.tower.batch_norm.modes import BATCH_NORMS, join_moments, needs_all_moments
 from towers.tower.cloning.cloner import Cloner
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.model_call import Model, ModelCall
@@ -34,7 +34,7 @@ from towers.tower.tower import Tower
 from towers.tower.training_tower import build_tower
 
 
-@collector.uncollected()
+@garbage_collector.uncollected()
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str],
                  store: VariableStore, is_training: Union[bool, Tensor] = True,
                  batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
@@ -64,7 +64,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       batch normalisation never updates its averages, towers that do not share, or numbers of
       batches, devices and the store's towers that differ.
   """
-  collector.collect_former()
+  garbage_collector.collect_former()
   global_batch.check_numbers(batches, devices, store)
   check_choice('batch_norm', batch_norm, BATCH_NORMS)
   joined = global_batch.join_batches(

@@ -32,12 +32,12 @@ from towers.settings.run_settings import RunSettings
 from towers.settings.table import common_to_workers
 from towers.settings.timetable import build_timetable
 from towers.tensorflow_v1 import tf
+from towers.training.auto_accumulate import recall_accumulate, take_in_more
 from towers.training.callbacks import Callback, Callbacks, closed_with
-from towers.training.fitting import recall_accumulate, take_in_more
 from towers.training.loop import Loop
 from towers.training.reporting.advice import advise
 from towers.training.reporting.describe import describe_run
-from towers.training.reporting.kept import build_callbacks
+from towers.training.reporting.outputs import build_callbacks
 from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import build_result, format_result, write_result
 from towers.training.reporting.writer import Writer

@@ -3,7 +3,7 @@
 import contextlib
 from typing import ContextManager, Optional, Sequence, Union
 
-from towers.base.collector import uncollected
+from towers.base.garbage_collector import uncollected
 from towers.graph.walk import find_needed
 from towers.graph.writes import check_once, check_replicated, check_updates, find_step_writes
 from towers.placement.counters import get_examples_seen, get_global_step
@@ -13,13 +13,13 @@ from towers.reduce.gradients import ReducedGradients
 from towers.reduce.rows import has_each_once
 from towers.tensorflow_v1 import Operation, Optimizer, Tensor, replaced, tf
 from towers.tower.precision import build_growth
-from towers.update.averages import Averages
 from towers.update.device_gate import DeviceGate, gates_on_device
-from towers.update.function import FunctionOptimizer
 from towers.update.groups import Group
-from towers.update.guard import build_is_finite, run_guarded
+from towers.update.moving_averages import Averages
+from towers.update.nan_guard import build_is_finite, run_guarded
+from towers.update.optimizer_function import FunctionOptimizer
 from towers.update.slots import SlotCreator, make_slots
-from towers.update.tags import tags_empty_unless
+from towers.update.summary_tags import tags_empty_unless
 
 
 @uncollected()

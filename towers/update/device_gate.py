@@ -10,7 +10,7 @@ Behind a gate on the host, the kernels of an update are launched after the backw
 and its flag has travelled. Here they are launched beside it. With a gradient of 0, a rate of 0 and
 a momentum of 1 an update leaves weights and slots as they were, to the bit but for the sign of a
 zero; so it is for the optimizers below, and for what adds to variables, as moving averages do. All
-other updates wait for the gate on the host, see `guard`.
+other updates wait for the gate on the host, see `nan_guard`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from towers.graph.writes import Write
 from towers.placement.host import HOST, is_gpu
 from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import Optimizer, Tensor, replaced, select, tf
-from towers.update.finite import find_units, sum_units
+from towers.update.all_finite import find_units, sum_units
 from towers.update.groups import Group
 
 # What an optimizer's numbers are in a refused step, by the attributes in which it keeps them. A

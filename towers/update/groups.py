@@ -3,7 +3,7 @@
   optimizer={'generator/': adam, 'discriminator/': sgd}      an optimizer for each pattern
   optimizer={'generator/': Every(5, adam), 'critic/': adam}  one step of five moves the generator
   rate_factors={'encoder/': 0.1}                             the others have 1
-  optimizer=function                                         see `towers.update.function`
+  optimizer=function                                         see `towers.update.optimizer_function`
 
 Patterns are matched with the beginning of names. A step updates all groups and counts once.
 """
@@ -21,7 +21,7 @@ from towers.input.plan import Plan
 from towers.placement.host import HOST
 from towers.placement.patterns import choose, shorten
 from towers.tensorflow_v1 import Optimizer, Tensor, replaced, tf
-from towers.update.function import FunctionOptimizer, Update, takes_gradients
+from towers.update.optimizer_function import FunctionOptimizer, Update, takes_gradients
 
 # A learning rate that never changes is a float.
 Rate = Union[float, Tensor]

@@ -10,7 +10,7 @@ An optimizer of somebody's own may make variables in `apply_gradients` instead, 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from towers.base.usage_error import UsageError
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.graph.walk import find_needed, sort
 from towers.placement.replicas import IS_REPLICA, REPLICAS
 from towers.reduce.gradients import ReducedGradients

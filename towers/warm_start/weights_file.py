@@ -12,12 +12,12 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
+from towers.base.checksums import INDEX, check_sums
 from towers.base.files import name_other_kind, open_regular
 from towers.base.paths import check_local_path
-from towers.base.sums import INDEX, check_sums
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
-from towers.update.averages import NOT_VARIABLES
+from towers.update.moving_averages import NOT_VARIABLES
 
 _DATA = '.data-'
 _H5 = ('.h5', '.hdf5', '.keras')

@@ -16,7 +16,7 @@ graph does not show them.
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.graph.walk import find_needed
 from towers.input.pipeline import GET_NEXTS
 from towers.tensorflow_v1 import Operation, Tensor, tf

@@ -35,7 +35,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 import numpy as np
 
 from towers.base.usage_error import UsageError
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.graph.walk import find_dependents, find_loops, find_taken_apart
 from towers.input.batch import Batch
 from towers.input.cut import leading_size

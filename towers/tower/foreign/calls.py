@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Type
 
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.graph.walk import find_dependents, find_needed, list_ops
 from towers.placement.counters import get_global_step
 from towers.placement.set_values import READS_VALUE, LazySession

@@ -11,7 +11,7 @@ reads the tensor from then on. The placeholder stays in the graph, and nothing n
 from typing import Any, Dict, Mapping
 
 from towers.base.usage_error import UsageError
-from towers.graph.source import find_line
+from towers.graph.source_lines import find_line
 from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.foreign.calls import OWN_GRAPH, is_made_before
 

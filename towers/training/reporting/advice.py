@@ -4,7 +4,7 @@ from typing import Any
 
 from towers.base.cores import count_cores
 from towers.graph.walk import find_needed, walk_called
-from towers.input.epoch import OWN_FUNCTION
+from towers.input.epoch_dataset import OWN_FUNCTION
 
 # Below this share of the time, faster input gains little.
 _ADVISE_FROM = 0.1

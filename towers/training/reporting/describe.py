@@ -5,8 +5,8 @@ from typing import Any
 from towers.graph.sizes import format_bytes
 from towers.input.plan import Plan
 from towers.placement.collectives import AllReduce
-from towers.placement.devices import compiles_by_default
 from towers.placement.variables import format_device_table
+from towers.placement.xla import compiles_by_default
 from towers.reduce.rows import RowSlots
 from towers.tensorflow_v1 import tf
 from towers.tower.precision import Precision

@@ -24,8 +24,8 @@ import contextlib
 import re
 from typing import Iterator, List, Sequence, Union
 
-from towers.placement.devices import compiles
 from towers.placement.host import is_gpu
+from towers.placement.xla import compiles
 from towers.tensorflow_v1 import Operation, Tensor, tf, without_zeros
 from towers.tower.all_towers import all_sum, joins_norms
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 import numpy as np
 
-from towers.base.sums import INDEX
+from towers.base.checksums import INDEX
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import list_steps, path_of
 from towers.checkpoint.weights import find_best, restore_weights

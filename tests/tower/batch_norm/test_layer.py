@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from towers.tensorflow_v1 import tf
-from towers.tower import batch_norm_layer
 from towers.tower.all_towers import joining
-from towers.tower.batch_norm_layer import (
-    BATCH_MOMENTS,
-    batch_norm,
-    gradients_of_training,
-    is_choice,
+from towers.tower.batch_norm import layer
+from towers.tower.batch_norm.layer import (
+  BATCH_MOMENTS,
+  batch_norm,
+  gradients_of_training,
+  is_choice,
 )
 
 
@@ -102,7 +102,7 @@ def test_the_kernel_is_few_ops(is_training, most, most_gradients):
 @pytest.mark.parametrize('examples', [X, X[:, 0, 0]], ids=['images', 'rows'])
 def test_a_switched_layer_has_the_bits_and_derivatives_of_the_one_it_takes(
     examples, in_loop, is_training, compiled, monkeypatch):
-  monkeypatch.setattr(batch_norm_layer, '_is_compiled', lambda x: compiled)
+  monkeypatch.setattr(layer, '_is_compiled', lambda x: compiled)
 
   def run(switch, context):
     with tf.Graph().as_default(), tf.Session() as session, context:

@@ -6,13 +6,13 @@ import pytest
 
 from tests.harness.processes import output_of
 from tests.test_main import result_here, run_with_result
-from towers.cli.xla import set_xla
+from towers.cli.xla_flag import set_xla
 from towers.tensorflow_v1 import tf
 
 # The ops that TensorFlow runs in the end, of a small graph that is worth compiling.
 COUNT_COMPILED = '''
 import os
-from towers.cli.xla import set_xla
+from towers.cli.xla_flag import set_xla
 set_xla(%r, os.environ)
 from towers.tensorflow_v1 import tf
 from towers.placement.devices import build_devices, build_session_config
@@ -59,7 +59,7 @@ import numpy as np
 import towers
 from towers.tensorflow_v1 import count_compiled, tf
 from tests.harness import small
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 def model(batch, is_training):
   features, labels = batch
@@ -143,13 +143,13 @@ towers.placement.host.is_gpu = lambda device: True
 from towers.tensorflow_v1 import count_compiled, tf
 import towers
 from tests.harness import small
-from towers.tower import batch_norm_layer
-batch_norm_layer.compiles = lambda kind, precision: True
+from towers.tower.batch_norm import layer
+layer.compiles = lambda kind, precision: True
 
 def model(batch, is_training):
   kernel = tf.get_variable('kernel', [3, 3, 1, 8])
   x = tf.nn.conv2d(tf.reshape(batch[0], [-1, 5, 1, 1]), kernel, 1, 'SAME')
-  x = tf.nn.relu(batch_norm_layer.batch_norm(x, is_training, name='norm'))
+  x = tf.nn.relu(layer.batch_norm(x, is_training, name='norm'))
   return small.model((tf.reduce_mean(x, [1, 2]), batch[1]), is_training)
 
 def build(num_towers):

@@ -18,19 +18,19 @@ from typing import Any, Iterator, List, Optional, Set, Tuple
 import numpy as np
 
 from towers.base.usage_error import UsageError
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.graph.walk import find_needed
 from towers.graph.writes import brings_values, find_step_writes
 from towers.tensorflow_v1 import Operation, Tensor, other_norms, tf
 from towers.tower.all_towers import all_sum, is_own, joins_norms
-from towers.tower.batch_norm import is_moving_average
+from towers.tower.batch_norm.modes import is_moving_average
 from towers.tower.tower import ForwardPass
 
 JOINED_SUMS = 'towers/joined_sums'
 # What chooses the branches in which layers are.
 _CHOICES = 'towers/choices_of_norms'
 _FIX = ('use batch_norm=first, with which each tower takes its own, or '
-        'towers.tower.batch_norm_layer.batch_norm.')
+        'towers.tower.batch_norm.layer.batch_norm.')
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ from towers.graph.writes import StepWrites
 from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import Tensor, tf
-from towers.update.finite import build_all_finite
-from towers.update.tags import tags_empty_unless
+from towers.update.all_finite import build_all_finite
+from towers.update.summary_tags import tags_empty_unless
 
 
 class Diagnosis(NamedTuple):

@@ -26,7 +26,7 @@ from towers.process.signals import Interrupted
 from towers.session.engine import Engine
 from towers.session.out_of_memory import has_changed_nothing, is_out_of_memory
 from towers.tensorflow_v1 import tf
-from towers.training.fitting import recall_most, remember_most, take_in_more
+from towers.training.auto_accumulate import recall_most, remember_most, take_in_more
 
 NUM_STEPS, BATCH = 7, 12
 

@@ -1,9 +1,9 @@
-"""XLA: TensorFlow's compiler, which is switched on before TensorFlow is loaded.
+"""The flag --xla: TensorFlow's compiler is switched on before TensorFlow is loaded.
 
   on      compiles clusters of ops before the first run
   off     compiles nothing
   auto    follows TF_XLA_FLAGS, if you set it; else compiles mixed precision on GPUs with 2.x alone
-          (see `towers.placement.devices`): elsewhere it takes long and may gain nothing
+          (see `towers.placement.xla`): elsewhere it takes long and may gain nothing
 
 The session's own setting (`global_jit_level`) compiles nothing on CPUs, on either target; flags in
 the environment do.

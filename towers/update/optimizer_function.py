@@ -11,7 +11,7 @@ import re
 from typing import Any, Callable, Sequence, Tuple
 
 from towers.base.usage_error import UsageError
-from towers.graph.source import format_op
+from towers.graph.source_lines import format_op
 from towers.graph.walk import find_dependents, find_needed, list_sources
 from towers.graph.writes import READERS, find_writes
 from towers.placement.counters import get_global_step

@@ -7,8 +7,8 @@ import pytest
 
 from tests.harness import small
 from tests.harness.processes import output_of
-from towers.base import collector
-from towers.base.collector import uncollected
+from towers.base import garbage_collector
+from towers.base.garbage_collector import uncollected
 
 
 def test_models_are_called_without_the_collector_and_it_is_there_again():
@@ -61,7 +61,7 @@ def test_later_scans_skip_what_was_built():
 @pytest.mark.parametrize('worth_bytes, num_there', [(-1 << 40, 1), (1 << 40, 4)])
 def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_look(
     worth_bytes, num_there, monkeypatch):
-  monkeypatch.setattr(collector, '_WORTH_BYTES', worth_bytes)
+  monkeypatch.setattr(garbage_collector, '_WORTH_BYTES', worth_bytes)
   graphs = []
   for _ in range(4):
     with small.Run(num_towers=1) as run:

@@ -8,11 +8,11 @@ import pytest
 import towers
 from tests.checkpoint.test_shapes import restore, save
 from tests.harness import small
-from tests.update.test_guard import assert_unchanged as assert_equal
-from tests.update.test_guard import normed
+from tests.update.test_nan_guard import assert_unchanged as assert_equal
+from tests.update.test_nan_guard import normed
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
-from towers.update.averages import name_average
+from towers.update.moving_averages import name_average
 
 DECAY = 0.3
 NUM_STEPS = 4

@@ -7,7 +7,7 @@ import pytest
 
 import towers
 from tests.harness import small
-from towers.session import forward
+from towers.session import inference
 from towers.tensorflow_v1 import tf
 
 NUM = 11
@@ -129,13 +129,13 @@ def test_what_is_drawn_for_a_row_is_that_of_validation_whatever_a_run_takes(shap
 
 def count_calls(monkeypatch, name):
   """Returns a list that grows by the object of each call of a method of `Forward`."""
-  calls, method = [], getattr(forward.Forward, name)
+  calls, method = [], getattr(inference.Forward, name)
 
   def called(self, *arguments, **settings):
     calls.append(self)
     return method(self, *arguments, **settings)
 
-  monkeypatch.setattr(forward.Forward, name, called)
+  monkeypatch.setattr(inference.Forward, name, called)
   return calls
 
 

@@ -12,9 +12,9 @@ from towers import training_graph
 from towers.placement.replicas import REPLICAS
 from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
+from towers.tower.batch_norm.layer import BATCH_MOMENTS, batch_norm
 from towers.update import apply
-from towers.update.guard import build_is_finite
+from towers.update.nan_guard import build_is_finite
 
 TRAIN = small.random_examples(16)
 # Batches of 8 on 3 towers are 3, 3 and 2: rows 14 and 15 are tower 2's in the second step.

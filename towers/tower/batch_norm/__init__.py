@@ -1,0 +1,1 @@
+"""Batch normalisation over towers: by the own layer, and by layers of others."""

@@ -1,1 +1,0 @@
-"""Batch normalisation by layers of others: their moments become those of all towers."""
