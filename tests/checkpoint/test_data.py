@@ -102,9 +102,9 @@ def test_new_data_begins_an_epoch_that_a_run_of_any_shape_ends(last_batch, shape
 
   go(np.arange(71), STEP, 'one', last_batch='keep')
   plan, begun, first = go(NEW, STEP + 2, shape, new_data=True)
-  epoch, done = plan.position(STEP)
+  epoch, done = plan.epoch_and_index(STEP)
   epoch += done > 0
-  assert begun.position(STEP) == (epoch, 0) and begun.steps_in(epoch) == STEP
+  assert begun.epoch_and_index(STEP) == (epoch, 0) and begun.steps_in(epoch) == STEP
   end = begun.steps_in(epoch + 1)
   _, resumed, second = go(NEW, end, 'next')
   assert resumed.offset == begun.offset

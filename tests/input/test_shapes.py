@@ -28,7 +28,7 @@ parts = st.tuples(st.sampled_from(small.MODES), st.sampled_from(small.TOWERS),
 
 def deal(plan, mode, step):
   """Returns the positions that each tower of a worker takes in a step, as the plan's page says."""
-  _, step_in_epoch = plan.position(step)
+  _, step_in_epoch = plan.epoch_and_index(step)
   by_tower = [[] for _ in range(plan.num_towers)]
   for micro_batch in range(plan.num_micro_batches(step)):
     begin = step_in_epoch * plan.batch_size + micro_batch * plan.micro_batch_size
@@ -65,7 +65,7 @@ def test_any_chain_of_shapes_takes_each_example_once_an_epoch(num_examples, batc
                         last_batch=last_batch, accumulate=accumulate,
                         num_workers=num_workers, rank=rank) for rank in range(num_workers)]
     for _ in range(num_steps):
-      first = one.position(step)[1] * batch_size
+      first = one.epoch_and_index(step)[1] * batch_size
       dealt = [deal(plan, mode, step) for plan in plans]
       assert sorted(sum(sum(dealt, []), [])) == list(range(first, first + one.size_at(step)))
       if accumulate == 1:
@@ -203,7 +203,7 @@ def test_every_shape_takes_the_same_examples_in_the_same_steps(point):
     order = plans[0].order(**settings)
 
     def find(positions, step):
-      epoch = 0 if plans[0].carries else plans[0].position(step)[0]
+      epoch = 0 if plans[0].carries else plans[0].epoch_and_index(step)[0]
       return [order(np.array([position % NUM]), epoch + position // NUM)[0]
               for position in positions]
 

@@ -121,7 +121,7 @@ def check(kind, mode, num_towers, depth, num_train, shuffle):
     for split in (0, 1, 1, 0, 0, 1, 1, 0, 0, 0):
       ids = sorted(sum([take_ids(*result) for result in feeds.take(split)], []))
       plan = feeds.feeds[split].inputs.plan
-      _, step = plan.position(steps[split])
+      _, step = plan.epoch_and_index(steps[split])
       if not (shuffle and split == 0):
         assert ids == numbers[split][step * BATCH:(step + 1) * BATCH].tolist()
       assert len(ids) == plan.size_at(steps[split])
@@ -129,7 +129,7 @@ def check(kind, mode, num_towers, depth, num_train, shuffle):
       steps[split] += 1
   # The epoch behind the one that the run has entered in the middle of.
   plan = feeds.feeds[0].inputs.plan
-  epoch = [id for step, ids in taken if plan.position(step)[0] == 1 for id in ids]
+  epoch = [id for step, ids in taken if plan.epoch_and_index(step)[0] == 1 for id in ids]
   assert len(epoch) == num_train and sorted(epoch) == list(range(num_train))
 
 

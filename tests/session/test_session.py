@@ -161,7 +161,7 @@ def test_a_snapshot_goes_on_in_another_graph(tmp_path):
     weights = small.read_variables(program, session)
   other = build(accumulate=2)
   with other.session() as session:
-    session.resume_from(snapshot)
+    session.resume_snapshot(snapshot)
     session.start()
     assert session.step == 1
     assert [session.train() for _ in range(STEPS)] == pytest.approx(expected, abs=1e-5)

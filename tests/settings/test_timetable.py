@@ -29,8 +29,8 @@ def test_a_timetable_counts_in_steps():
   of_3_epochs = functools.partial(Config, epochs=3.0)
   assert build_timetable(of_3_epochs(validate_every='2epochs', checkpoint_every='5').run, plan) == (
       Timetable(6, Interval(4), Interval(5)))
-  assert build_timetable(of_3_epochs(checkpoint_every='90seconds', on_nan='skip').run, plan) == (
-      Timetable(6, Interval(2), save_every=Interval(6), save_seconds=90.0, on_nan='skip'))
+  assert build_timetable(of_3_epochs(checkpoint_every='90seconds').run, plan) == (
+      Timetable(6, Interval(2), save_every=Interval(6), save_seconds=90.0))
 
 
 @pytest.mark.parametrize('text', ['7steps', '1epoch', '0.4epochs'])

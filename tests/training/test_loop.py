@@ -98,11 +98,10 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     run.opened.scale_learning_rate(history.rate_factor)
     run.opened.start()
     outcome = None
-    timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds,
-                          on_nan)
+    timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds)
     with contextlib.suppress(Interrupted, small.Killed):
       end = Loop(recorder, checkpoints=checkpoints, history=history, progress=recorder,
-                 timetable=timetable, signals=recorder, clock=clock).run()
+                 timetable=timetable, signals=recorder, clock=clock, on_nan=on_nan).run()
       outcome = Outcome(run.opened.step, *end, recorder.validations[-1:])
   return outcome, recorder
 

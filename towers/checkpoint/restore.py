@@ -66,7 +66,7 @@ class Data(NamedTuple):
       return '' if reader.has_tensor(DATA_TENSOR) else (
           f'{path} does not record its training data, as those of earlier versions: it is not '
           'compared')
-    epoch, done = self.plan.position(step)
+    epoch, done = self.plan.epoch_and_index(step)
     epoch += done > 0
     load_values(session, {get_examples_seen(): np.int64(epoch * self.plan.examples_per_epoch)})
     return (f'new_data: {path} was written on other training data: {difference}. Weights, slots '

@@ -210,7 +210,7 @@ class Plan(NamedTuple):
     left = -(-(self.end - position) // self.batch_size)
     return ((epoch + 1) * self.steps_per_epoch - left - step) * self.batch_size
 
-  def position(self, step: int) -> Tuple[int, int]:
+  def epoch_and_index(self, step: int) -> Tuple[int, int]:
     """Returns the epoch of a step's first example, and the step's index in it, all from 0."""
     if self.carries:
       epoch, position = divmod(self.offset + step * self.batch_size, self.num_examples)
@@ -222,7 +222,7 @@ class Plan(NamedTuple):
     if self.carries:
       epoch, position = divmod(self.offset + step * self.batch_size, self.num_examples)
     else:
-      epoch, index = self.position(step)
+      epoch, index = self.epoch_and_index(step)
       position = self.shift + index * self.batch_size
       if epoch == self.since.epoch:
         position = self.since.position + (step - self.since.step) * self.batch_size
@@ -278,7 +278,7 @@ class Plan(NamedTuple):
     since = self.since
     if self.carries:
       return since.examples + (step - since.step) * self.batch_size
-    epoch, index = self.position(step)
+    epoch, index = self.epoch_and_index(step)
     # Whole epochs behind the one in which the run has resumed.
     later = (epoch - since.epoch - 1) * self.examples_per_epoch + index * self.batch_size
     is_later = epoch > since.epoch

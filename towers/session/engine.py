@@ -72,7 +72,7 @@ class Engine:
     metrics: of the training steps, and how long they waited for input.
     training_moved, validation_moved: whether a run of other fetches has taken batches that steps
       or validation are still to have.
-    was_told: whether somebody else has run the session, and may have moved `global_step`.
+    ran_outside: whether the session was run by no call of it, which may have moved `global_step`.
   """
 
   def __init__(self, session: Any, program: TrainingGraph):
@@ -81,7 +81,7 @@ class Engine:
     self.runs = 0
     self.activity = 'set-up'
     self.metrics = TrainingMetrics(program)
-    self.training_moved = self.was_told = False
+    self.training_moved = self.ran_outside = False
     self.validation_moved = True  # Until it starts.
     self._pass: Optional[ValidationPass] = None  # That steps are in the middle of.
     self.session = session
@@ -146,7 +146,7 @@ class Engine:
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
     self.step, self._pass = step, None
-    self.validation_moved = self.was_told = False
+    self.validation_moved = self.ran_outside = False
     self.training_moved = self.plan.is_by_hand
     self.activity, is_first = 'warm-up', self.runs == 0
     rows = self.program.feed.start(
@@ -199,7 +199,7 @@ class Engine:
 
   def move_back(self) -> None:
     """Starts the training input again where the next step's examples begin, if it has moved."""
-    if self.was_told:
+    if self.ran_outside:
       self.follow()
     if self.plan.is_by_hand:
       raise UsageError('The program takes its batches by hand: write session.train(batch), arrays '
@@ -215,7 +215,7 @@ class Engine:
     Where such a run `has_updated` the weights once, and put a batch for the one that it has taken,
     the input has gone along; else it starts again.
     """
-    self.was_told = False
+    self.ran_outside = False
     step, seen = (int(value) for value in self.session.run(self._counters))
     was, self.step = self.step, step
     self.training_moved |= step != was + has_updated
@@ -403,7 +403,7 @@ class Engine:
     step, seen = (int(values[counter.op.name]) for counter in self._counters)
     return Snapshot(self.plan.point_at(step)._replace(examples=seen), values)
 
-  def read_point(self, reader: Any) -> ResumePoint:
+  def find_point(self, reader: Any) -> ResumePoint:
     """Returns where the data stands, of a checkpoint whose values the variables have."""
     step, seen = (int(value) for value in self.session.run(self._counters))
     return read_point(reader, self.program.plan, step, seen)[0]

@@ -116,7 +116,7 @@ class OpenSession:
           if self._worker is not None:
             self._worker.peers.is_busy = self.watchdog.is_busy
         session = closing.enter_context(contextlib.closing(self._open()))
-        self._opened = Engine(SharedSession(session, self._tell), self.program)
+        self._opened = Engine(SharedSession(session, self._note_outside_run), self.program)
         closing.push(self._close)
         with self.explained():
           self._opened.start_variables()
@@ -142,7 +142,7 @@ class OpenSession:
   def step(self) -> int:
     """Weight updates so far, those before a `restore` included."""
     engine = self._opened
-    if engine is None or engine.was_told:
+    if engine is None or engine.ran_outside:
       with self._called() as engine:
         pass
     return engine.step
@@ -214,7 +214,7 @@ class OpenSession:
       return self.checkpoints_in(own, new_data=new_data).restore(
           session, chosen, names=map, new=new)
 
-    path = self._resume_from(restore)
+    path = self._resume_by(restore)
     if path is None:
       raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
     self.start()
@@ -233,14 +233,14 @@ class OpenSession:
     """
     path = None
     if checkpoints is not None:
-      path = self._resume_from(checkpoints.restore, history)
+      path = self._resume_by(checkpoints.restore, history)
       checkpoints.saved_step = self.step if path else None
     if path is None:
       with self._called(begins=False) as engine:
         engine.begin()
     return path
 
-  def _resume_from(self, restore: Callable[[Any], Optional[Restored]],
+  def _resume_by(self, restore: Callable[[Any], Optional[Restored]],
                    history: Optional[History] = None) -> Optional[str]:
     """The chief restores a checkpoint, by `restore(session)`, and all workers resume from it.
 
@@ -268,7 +268,7 @@ class OpenSession:
         history.load(content, engine.step)
       return path
 
-  def resume_from(self, snapshot: Snapshot) -> None:
+  def resume_snapshot(self, snapshot: Snapshot) -> None:
     """Gives the variables the values of a snapshot, also of another graph; starts no input."""
     with self._called(begins=False) as engine:
       load_values(engine.session, {variable: snapshot.values[variable.op.name]
@@ -287,7 +287,7 @@ class OpenSession:
       notice = restore_variables(engine.session, path, averages=self.program.averages)
       if notice:
         write_line(notice)
-      engine.resume(engine.read_point(open_reader(path)))
+      engine.resume(engine.find_point(open_reader(path)))
 
   def start(self) -> None:
     """Starts the input where the next step's examples begin."""
@@ -349,7 +349,7 @@ class OpenSession:
       with self.as_default(), self.explained():
         if begins and not engine.has_begun:
           engine.begin()
-        if begins and engine.was_told:
+        if begins and engine.ran_outside:
           engine.follow()
         yield engine
     finally:
@@ -357,14 +357,14 @@ class OpenSession:
       if name:
         engine.activity = activity
 
-  def _tell(self):
+  def _note_outside_run(self):
     """Gives a run that is not of a call the first values too; the next call sees what it did."""
     engine = self._opened
     if engine is not None and not engine.has_begun:
       with self._called():
         pass
     if engine is not None:
-      engine.was_told = True
+      engine.ran_outside = True
 
   @property
   def _engine(self) -> Engine:

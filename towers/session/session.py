@@ -6,8 +6,8 @@
     print(session.validate())              the whole validation split, every metric as a mean
 
 A training run and an evaluator are loops over its public methods. They open it by `opened`, and
-decide themselves where it goes on from, by `resume`, `resume_from` or `restore_to_measure`; whoever
-trains then calls `start`.
+decide themselves where it goes on from, by `resume`, `resume_snapshot` or `restore_to_measure`;
+whoever trains then calls `start`.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ class Session(OpenSession):
     """
     # No context: the less Python does between two runs, the fewer of the session's threads sleep.
     engine, watchdog = self._opened, self.watchdog
-    if engine is None or engine.training_moved or engine.was_told or not engine.has_begun:
+    if engine is None or engine.training_moved or engine.ran_outside or not engine.has_begun:
       with self._called() as engine:
         engine.move_back()
     watched, watchdog.engine = watchdog.engine, engine

@@ -48,13 +48,11 @@ class Timetable(NamedTuple):
     validate_every: between two passes over the validation split.
     save_every: between two checkpoints.
     save_seconds: seconds between two checkpoints, instead of steps.
-    on_nan: what to do with a step whose loss or gradients are not finite: stop, skip or rollback.
   """
   total_steps: int
   validate_every: Interval
   save_every: Interval
   save_seconds: Optional[float] = None
-  on_nan: str = 'stop'
 
 
 def parse_interval(name: str, given: Any) -> Tuple[float, str]:
@@ -102,7 +100,7 @@ def parse_trace_steps(given: Any) -> Tuple[int, int]:
 def build_timetable(settings: Any, plan: Plan) -> Timetable:
   """Returns the timetable of a run's settings over the training split."""
   timetable = Timetable(
-      settings.count_steps(plan), on_nan=settings.on_nan,
+      settings.count_steps(plan),
       validate_every=build_interval('validate_every', settings.validate_every, plan),
       save_every=build_interval('checkpoint_every', settings.checkpoint_every, plan))
   count, unit = parse_interval('checkpoint_every', settings.checkpoint_every)

@@ -39,8 +39,8 @@ class Loop:
   """Trains to the last step, or until validations no longer improve."""
 
   def __init__(self, run: Any, *, timetable: Timetable, checkpoints: Checkpoints, history: History,
-               progress: Any, signals: Signals, end_at: Optional[float] = None,
-               clock: Callable[[], float] = time.monotonic):
+               progress: Any, signals: Signals, on_nan: str = 'stop',
+               end_at: Optional[float] = None, clock: Callable[[], float] = time.monotonic):
     """Prepares.
 
     Args:
@@ -49,6 +49,7 @@ class Loop:
       checkpoints, history: of the run, as it has resumed.
       progress: shows lines, and knows how long steps and pauses take.
       signals: once its `received` is set, the run saves and exits.
+      on_nan: what to do with a step that is not finite: stop, skip or rollback.
       end_at: by the clock, when all is to be validated and saved; None for any time.
       clock: returns seconds.
     """
@@ -64,7 +65,7 @@ class Loop:
     self._has_news = False  # The history has a validation that no checkpoint was written with.
     self._skipped: List[int] = []
     self._loss: Optional[float] = None
-    self._end_at = end_at
+    self._end_at, self._on_nan = end_at, on_nan
     self._stopped: Optional[str] = None  # Why the run ends before its last step.
     self._due = 0  # The next step after which something is scheduled.
     self._save_at = float('inf')
@@ -79,7 +80,7 @@ class Loop:
     session = self._session
     try:
       self._set_save_time()
-      if self._timetable.on_nan == 'rollback' and not self._has_saved:
+      if self._on_nan == 'rollback' and not self._has_saved:
         self._save()
       is_over = self._between_steps()
       while not is_over:
@@ -136,8 +137,8 @@ class Loop:
 
     The only check after every step, and so a short one: meanwhile all threads wait, and soon sleep.
     """
-    return (self._running is not None or self._session.step >= self._due or self._is_to_leave() or
-            self._is_to_stop() or self._checkpoints.error)
+    return (self._running is not None or self._session.step >= self._due or
+            self._agree_to_leave() or self._agree_to_stop() or self._checkpoints.error)
 
   def _between_steps(self) -> bool:
     """Validates and saves if due and not done yet; returns whether the run is over."""
@@ -163,7 +164,7 @@ class Loop:
     return is_over
 
   def _is_last(self):
-    return self._session.step >= self._timetable.total_steps or self._is_to_stop()
+    return self._session.step >= self._timetable.total_steps or self._agree_to_stop()
 
   def _say_why(self):
     if self._stopped is not None:
@@ -284,8 +285,8 @@ class Loop:
 
   # The end.
 
-  def _is_to_stop(self):
-    """Whether all workers know that one of them is to end here."""
+  def _agree_to_stop(self):
+    """Tells the other workers whether this one is to end here; returns whether any of them is."""
     if self._end_at is not None and not self._stopped:
       # As long as the pauses so far, for a validation and a checkpoint, and another step.
       needed = 2 * self._progress.longest_pause + self._progress.seconds_per_step()
@@ -296,13 +297,13 @@ class Loop:
     self._stopped = self._stopped or 'another worker is to stop'
     return True
 
-  def _is_to_leave(self):
-    """Whether all workers know that one of them got a signal to exit."""
+  def _agree_to_leave(self):
+    """Tells the other workers of a signal to exit; returns whether any of them got one."""
     return self._agree('leave', self._signals.received is not None)
 
   def _leave_if_asked(self):
     """Saves and raises if a signal came, or if the last checkpoint could not be written."""
-    if self._is_to_leave():
+    if self._agree_to_leave():
       self._signals.answer()
       step = self.save_last()
       self._signals.has_saved()
@@ -320,12 +321,12 @@ class Loop:
 
     Returns whether the step is done, if only skipped.
     """
-    session, step, on_nan = self._session, self._session.step, self._timetable.on_nan
+    session, step, on_nan = self._session, self._session.step, self._on_nan
     if retried.is_done:
       self._run.warn(f'WARNING: step {step} was not finite, but a retry with the same weights and '
                      'examples was: a device or an op of the model fails now and then')
       return True
-    epoch, index = session.plan.position(step)
+    epoch, index = session.plan.epoch_and_index(step)
     what = f'step {step + 1} (batch {index + 1} of epoch {epoch + 1}) is not finite: {retried}'
     if session.program.devices.kind == 'GPU' and uses_persistent_batch_norm():
       what += (" (cuDNN's persistent batch normalisation may overflow: see whether it happens with "

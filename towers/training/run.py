@@ -42,7 +42,7 @@ from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
 from towers.training_graph import TrainingGraph
-from towers.workers.worker import join_workers
+from towers.workers.worker import Worker, join_workers
 
 
 class Run:
@@ -89,6 +89,8 @@ class Run:
     self.validation: Dict[str, float] = {}
     self.validation_step: Optional[int] = None
     self.validation_examples = 0
+    self._description, self._is_auto = '', False
+    self._worker: Optional[Worker] = None  # This process among several, once they have met.
     self._trained: Dict[str, float] = {}
     self._mark: Any = None  # Of the session's metrics, while it is open.
     self._step = 0  # The last one, once it is closed.
@@ -286,7 +288,8 @@ class Run:
     closing.enter_context(closed_with(self, [progress, *kept]))
     self._callbacks = Callbacks(self, [progress, *kept], self._users)
     self._loop = Loop(self, timetable=timetable, checkpoints=checkpoints, history=self._history,
-                      progress=progress, signals=self._signals, end_at=end_at)
+                      progress=progress, signals=self._signals, end_at=end_at,
+                      on_nan=settings.on_nan)
     self._mark = session.training_metrics.mark()
     closing.callback(self._keep_last)
 
@@ -294,7 +297,7 @@ class Run:
     """Gives variables and history their values: of a snapshot, else of the newest checkpoint."""
     session, history, settings, path = self.session, self._history, self._settings, None
     if snapshot is not None:
-      session.resume_from(snapshot)
+      session.resume_snapshot(snapshot)
     else:
       path = session.resume(checkpoints, history)
     history.drop_after(session.step)

@@ -75,7 +75,7 @@ class Progress(Callback):
     self._session, self._metrics, self._plan = session, session.training_metrics, session.plan
     self._metrics_mark = self._metrics.mark()
     self._total_steps = total_steps
-    self._total_epochs = self._plan.position(total_steps - 1)[0] + 1
+    self._total_epochs = self._plan.epoch_and_index(total_steps - 1)[0] + 1
     self._on_first_step = on_first_step
     self._stream = stream or sys.stdout
     self._is_cell = is_notebook(self._stream)
@@ -203,7 +203,7 @@ class Progress(Callback):
 
   def _list_facts(self, now, loss):
     step, pace = self._step, self._pace
-    epoch = f'epoch {self._plan.position(step - 1)[0] + 1}/{self._total_epochs}'
+    epoch = f'epoch {self._plan.epoch_and_index(step - 1)[0] + 1}/{self._total_epochs}'
     facts = {'epoch': 'stream' if self._plan.is_endless else epoch,
              'step': f'step {step:,}/{self._total_steps:,}',
              'loss': f'loss {loss:.4f}'}
