@@ -167,11 +167,12 @@ def _check_filler(fed) -> None:
 
 def _find_mixed(fed, num_parts) -> List[str]:
   """Returns a sentence on what differs most, if anything does; refuses what a size decides."""
-  orders = _list_orders(fed)
+  sides = _divide(fed) if fed.sizes[0] is None else _exchange(fed)
+  orders = _list_orders(fed, sides.reference)
   if fed.sizes[0] is None:
     found = _judge_size(fed, orders, num_parts)
   else:
-    found = (_describe(fed, *_try_out(fed, _exchange(fed), orders))
+    found = (_describe(fed, *_try_out(fed, sides, orders))
              or _judge_beside(fed, orders, num_parts))
   return found or _describe_updates(write for write, values in fed.updates if not values)
 
@@ -203,13 +204,12 @@ def _judge_beside(fed, orders, num_parts) -> List[str]:
 def _judge_size(fed, orders, num_parts) -> List[str]:
   """Returns a sentence on what the parts of a batch do not add up to; refuses a sum for a mean."""
   gaps, culprit = _try_out(fed, _divide(fed), orders)
-  found = []
   if not gaps or gaps[0].kind != 'sum':
     return _describe(fed, gaps, culprit)
   if fed.sizes[0] is None:  # Others have been exchanged.
     found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
-  if found:
-    return found
+    if found:
+      return found
   returned = fed.list_results(0)[gaps[0][:2]].op.inputs[0].op
   raise UsageError(
       f'{_NAMES["sum"].format(gaps[0].name)}, {format_op(returned)}, is no mean over the examples '
@@ -268,16 +268,12 @@ def _exchange(fed) -> Sides:
                            for share, rows in zip(reference, exchanged)])
 
 
-def _list_orders(fed) -> List[np.ndarray]:
+def _list_orders(fed, side) -> List[np.ndarray]:
   """Returns orders of the pool in which examples of small losses come first, and so are in one
   part, those of large ones in another; or of small inputs, as 0.
 
   A loss of 0 may be a large one that the model leaves out: it comes last.
   """
-  # No more than the batch has, for which alone there is room where all towers' rows are joined.
-  few = np.array_split(np.arange(min(fed.size, (_FEW + 1) * len(fed.towers))), len(fed.towers))
-  side = _deal([size or max(len(rows), 1) for size, rows in zip(fed.sizes, few)],
-               range(len(fed.towers)))
   losses = fed.find_losses(side)
   if losses is not None:
     keys = [np.concatenate(losses)[:fed.size]]

@@ -110,8 +110,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
   if unknown:
     # Sizes may be constants of the model's, come out of a loop, or several axes be one.
     try:
-      graph = call_in_scratch([_ROWS], other=_ANY).graph
-      find = graph.get_tensor_by_name
+      find = call_in_scratch([_ROWS], other=_ANY).graph.get_tensor_by_name
       copies = {name: find(tensor.name) for name, tensor in unknown.items()}
       masks = [find(mask.outputs[0].name).op for mask in masks]
     except Exception:  # A model that takes no such number of rows, or layers of another graph.
