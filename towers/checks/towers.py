@@ -234,6 +234,8 @@ def _find_reason(rows) -> str:
 
 
 def _summarize(error):
-  """Returns the op that failed and the reason, without the stacks that TensorFlow adds."""
-  op = getattr(error, 'op', None)
-  return ('' if op is None else f'{format_op(op)}: ') + find_reason(error)
+  """Returns the op that failed, the reason without the stacks that TensorFlow adds, and a fix."""
+  op, reason = getattr(error, 'op', None), find_reason(error)
+  fix = ('. One tower takes a whole batch, several a part of it each: in place of a number of rows '
+         'in the model write tf.shape(x)[0]') if 'shape' in reason else ''
+  return ('' if op is None else f'{format_op(op)}: ') + reason + fix

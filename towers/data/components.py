@@ -163,9 +163,9 @@ _MISTAKES = {
     'variable. TensorFlow says{at}: {error}',
 
     'must be from the same graph|EagerTensor':
-    'The model takes a tensor that was made outside of it, in another graph or eagerly: make it '
-    'inside of the model, or give its value as a NumPy array, as np.float32(2). TensorFlow says'
-    '{at}: {error}',
+    'The model takes a tensor that was made outside of it, eagerly or in another graph, as all are '
+    'for --check and towers.check, which have graphs of their own: make it inside of the model, or '
+    'give its value as a NumPy array, as np.float32(2). TensorFlow says{at}: {error}',
 
     "Cannot convert a symbolic|'(Symbolic)?Tensor' object has no attribute|'DType' object has no "
     "attribute 'type'|argument must be .* not '(Symbolic)?Tensor'":
