@@ -206,6 +206,21 @@ def test_what_a_step_keeps_beside_an_update_is_no_part_of_the_model(settings, ca
   assert not judge(counting, xy(32), caplog, batch_size=16, **settings)
 
 
+@pytest.mark.parametrize('settings', small.nightly_but(
+    [dict(num_towers=2)], [dict(num_towers=2), dict(num_towers=1, accumulate=2)]), ids=str)
+@pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
+def test_an_update_by_the_number_of_examples_is_named(size, settings, caplog):
+  def model(batch, is_training):
+    losses = ce(dense(batch['x'], 4, 'd'), batch['y'])
+    count = tf.get_variable('count', [], trainable=False, initializer=tf.zeros_initializer())
+    size = tf.cast(tf.shape(losses)[0], tf.float32)
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, count.assign_add(size))
+    return losses
+
+  [message] = judge(model, xy(size), caplog, **{**dict(batch_size=14), **settings})
+  assert 'The variable count is changed by the examples' in message
+
+
 @pytest.mark.nightly(but=['sum-22', 'divided twice-28'])
 @pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
 @pytest.mark.parametrize('model', [

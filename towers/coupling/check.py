@@ -241,9 +241,7 @@ def _divide(fed) -> Sides:
   least = max(min(room, fed.size // num_parts, _FEW), 1) if unit == 1 else unit
   counts = [least + (number % 2 if unit == 1 else number == num_parts - 1)
             for number in range(num_parts)]
-  # One tower has its penalties in each part.
-  whole = [sum(counts)] if num_towers > 1 else [sum(counts) - 1, 1]
-  return Sides(_deal(whole, [0]), _deal(counts, range(num_towers)))
+  return Sides(_deal([sum(counts)], [0]), _deal(counts, range(num_towers)))
 
 
 def _exchange(fed) -> Sides:

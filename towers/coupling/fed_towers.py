@@ -41,9 +41,9 @@ _WITH_GRADIENTS = 3  # What a run takes that computes them too, in forward runs.
 
 Values = Dict[Tuple[str, str], List[Any]]
 """By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('rows',
-metric); ('input', op) and ('returned', tensor) of kernels; of shares of tower 0 ('penalty', op) and
-('update', op), all that it assigns. Of all shares together, for each is as large as the weights:
-('gradient', variable)."""
+metric); ('input', op) and ('returned', tensor) of kernels. Of the first share alone ('penalty', op)
+and ('update', op), all that it assigns. Of all shares together, for each is as large as the
+weights: ('gradient', variable)."""
 
 
 class LeftOut(Exception):
@@ -76,7 +76,7 @@ class FedTowers:
     totals: the sums over all towers in the first one, each with its own part of it.
     kernels: of batch normalisation in it, forward and backward.
     writes: of the first tower's update ops, those that depend on its batch.
-    updates: of these, but for those of moving averages, each with what it assigns, and where;
+    updates: that may do so, but for those of moving averages, each with what it assigns, and where;
       nothing where it follows another or is in a branch or a loop, and so cannot be fetched.
     given: what is fed to each share of the other side beside its rows, once measured.
     runs_per_epoch: as for `check_towers`: with it no run begins that would take longer than may be.
@@ -119,8 +119,11 @@ class FedTowers:
     self._early, late = find_step_writes(self._sums[0].values(), tower.update_ops)
     self.writes = [write for write in self._early + late if write.op in of_batch]
     written = {write.op for write in self._early + late}
-    self.updates = [(write, _list_assigned(write, fed, written)) for write in self.writes
-                    if not all(map(is_moving_average, write.variables))]
+    updates = [(write, _list_assigned(write, fed, written)) for write in self._early + late
+               if not all(map(is_moving_average, write.variables))]
+    # A static size of the batch is a constant, and another one in a tower of another size.
+    self.updates = [(write, values) for write, values in updates
+                    if write.op in of_batch or values and len(set(self.sizes)) > 1]
     self._moments = [total for total in batch_sums if total not in self.totals]
     self._moments += find_moments(self.writes, of_batch, self.forward)
     # Of moments and sums that are fixed, the gradients are those of other parts too.
@@ -152,8 +155,9 @@ class FedTowers:
                       f'{limit:.1f} s, the larger of {_LONG_SECONDS:g} s and a twentieth of an '
                       'epoch\'s runs')
 
-  def list_results(self, index: int) -> Dict[Tuple[str, str], Any]:
-    """Returns what is fetched of a tower, by kind and name as in `Values`."""
+  def list_results(self, index: int, is_first: bool = False) -> Dict[Tuple[str, str], Any]:
+    """Returns what is fetched of a tower, by kind and name as in `Values`; for the first share too
+    what is the same for all."""
     tower = self.towers[index]
     found: Dict[Tuple[str, str], Any] = {
         ('sum', name): value for name, value in self._sums[index].items()}
@@ -165,9 +169,10 @@ class FedTowers:
                  for tensor in self._returned)
     found.update((('gradient', variable.op.name), gradients[index]) for variable, gradients in zip(
         self.towers[0].variables, self._gradients) if gradients[index] is not None)
-    if index == 0:
+    if is_first:
       found.update((('penalty', penalty.op.name), [penalty]) for penalty in tower.penalties)
-      found.update((('update', write.op.name), values) for write, values in self.updates if values)
+      found.update((('update', write.op.name), [self.find_peer(value, index) for value in values])
+                   for write, values in self.updates if values)
     return found
 
   def find_peer(self, tensor: Tensor, index: int) -> Tensor:
@@ -231,7 +236,8 @@ class FedTowers:
   def _compute(self, side, given=()) -> Values:
     joined: Values = {}
     passes = _WITH_GRADIENTS if self._gradients else 1
-    for results in self.run(side, lambda share: self.list_results(share.tower), given, passes):
+    for results in self.run(side, lambda share: self.list_results(
+        share.tower, is_first=share is side[0]), given, passes):
       for key, value in results.items():
         values = joined.setdefault(key, [])
         values.append(_add(values.pop(), value) if key[0] == 'gradient' and values else value)
