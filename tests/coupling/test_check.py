@@ -206,19 +206,27 @@ def test_what_a_step_keeps_beside_an_update_is_no_part_of_the_model(settings, ca
   assert not judge(counting, xy(32), caplog, batch_size=16, **settings)
 
 
+def add_size(count, batch):
+  return count.assign_add(tf.fill([8], tf.cast(tf.shape(batch['x'])[0], tf.float32)))
+
+
+def put_rows(count, batch):  # At a tensor of the batch as it is.
+  return tf.scatter_update(count, batch['y'], tf.zeros_like(batch['x'][:, 0]))
+
+
 @pytest.mark.parametrize('settings', small.nightly_but(
     [dict(num_towers=2)], [dict(num_towers=2), dict(num_towers=1, accumulate=2)]), ids=str)
 @pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
-def test_an_update_by_the_number_of_examples_is_named(size, settings, caplog):
+@pytest.mark.parametrize('update', [add_size, put_rows])
+def test_an_update_by_the_number_of_examples_is_named(update, size, settings, caplog, capsys):
   def model(batch, is_training):
-    losses = ce(dense(batch['x'], 4, 'd'), batch['y'])
-    count = tf.get_variable('count', [], trainable=False, initializer=tf.zeros_initializer())
-    size = tf.cast(tf.shape(losses)[0], tf.float32)
-    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, count.assign_add(size))
-    return losses
+    count = tf.get_variable('count', [8], trainable=False, initializer=tf.zeros_initializer())
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update(count, batch))
+    return ce(dense(batch['x'], 4, 'd'), batch['y'])
 
   [message] = judge(model, xy(size), caplog, **{**dict(batch_size=14), **settings})
   assert 'The variable count is changed by the examples' in message
+  assert 'not measured' not in capsys.readouterr().out
 
 
 @pytest.mark.nightly(but=['sum-22', 'divided twice-28'])

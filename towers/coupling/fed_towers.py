@@ -176,7 +176,10 @@ class FedTowers:
     return found
 
   def find_peer(self, tensor: Tensor, index: int) -> Tensor:
-    """Returns another tower's tensor like one of the first; raises LeftOut if it has none."""
+    """Returns a tower's tensor like one of the first; raises LeftOut if it has none."""
+    given = dict(zip(self._tensors[0], self._tensors[index]))
+    if index == 0 or tensor in given:
+      return given.get(tensor, tensor)
     scope, own = self.towers[index].scope, tensor.name[len(self.scope):]
     # Gradients repeat the tower's scope; those of a clone leave it out, where they can.
     for inner in (scope, '', self.scope):
