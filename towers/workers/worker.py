@@ -28,8 +28,8 @@ from towers.tensorflow_v1 import Graph, ServerSession, Session, tf
 from towers.workers.agreement import check_alike, find_facts
 from towers.workers.meeting import Peers
 
-# TensorFlow 1.14, which takes the most, held 15 and 7 for each worker; the rest is for data and
-# checkpoints.
+# TensorFlow 1.14, which takes the most, held 78 among 8 workers, and 176 among 32; the rest is for
+# data and checkpoints.
 _OPEN_FILES, _OPEN_FILES_OF_A_WORKER = 48, 8
 _SECONDS_TO_CONNECT = 10.0
 
