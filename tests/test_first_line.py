@@ -82,6 +82,13 @@ def build(model=model, **settings):
      'validation=None.'),
     (lambda: dict(validation='tower'), 'write validation=examples, validation_tower=True.'),
     (lambda: dict(num_towers=0), 'num_towers=0: it must be at least 1'),
+    (lambda: dict(batch_size=None), 'batch_size=None: it must be a whole number.'),
+    (lambda: dict(shuffle=None), 'shuffle=None: it must be true or false.'),
+    (lambda: dict(loss_scale=128.), 'loss_scale=128.0 has no effect with precision=float32'),
+    (lambda: dict(init_from=3), "3 is no path: write init_from='checkpoints'."),
+    (lambda: dict(rate_factors={'net': '0.1'}), "rate_factors has '0.1' for net: give a number"),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=lambda: 0.1),
+     'learning_rate takes (), and is called with (plan): write learning_rate=lambda plan: …'),
     (lambda: dict(batch_size=1), 'smaller than the 2 towers'),
     (lambda: dict(validation_tower=True), 'validation_tower has nothing to measure'),
     (lambda: dict(num_towers=1, validation_tower=True, validation=EXAMPLES),
@@ -231,6 +238,8 @@ class Own(towers.Callback):
     (model, {}, 'towers.train takes a program, and got <function model'),
     (None, dict(callbacks=[Own]), 'callbacks has the class Own: give an object of it, as '
      'callbacks=[Own()].'),
+    (None, dict(best_metric=['loss']), "best_metric=['loss']: it must be text."),
+    (None, dict(callbacks=None), 'callbacks is None: give a list, as callbacks=['),
     (None, dict(callbacks=Own()), 'callbacks is Own alone: give a list, as callbacks=[Own()].'),
     (None, dict(callbacks=[lambda step: None]), 'a function of callbacks takes (step), and is '
      'called with (step, loss): write callbacks=[lambda step, loss: …].'),

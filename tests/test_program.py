@@ -209,9 +209,14 @@ def test_calls_that_cannot_be_answered_are_refused(tmp_path):
     for call, message in (
         (lambda: session.validate(session.program.train_examples),
          r'measures the validation split .*: write session.evaluate\(examples\)'),
-        (session.save, r"session.save got no folder: write session.save\('checkpoints'\)"),
-        (lambda: session.save(3), 'session.save got an int: write'),
-        (session.restore, r"session.restore got no folder: write session.restore\('checkpoints'\)"),
+        (session.save, r"'' is no path: write session.save\('checkpoints'\)"),
+        (lambda: session.save(3), '3 is no path: write session.save'),
+        (session.restore, r"'' is no path: write session.restore\('checkpoints'\)"),
+        (lambda: towers.evaluate(small.model, 'a', [3.]), 'is no path: write towers.evaluate'),
+        (lambda: towers.export(session, 'a', predict=len, checkpoint_dir='b'),
+         r'takes a program, and got <towers.Session .*: write towers.export\(program'),
+        (lambda: towers.export(program, 'a', predict='net', checkpoint_dir='b'),
+         "predict is 'net': give a function"),
         (lambda: session.predict([3.]), r'got None as its function, .*: write session.predict\('),
         (lambda: session.predict(len, [3.]), 'got a list of 1 as its function')):
       with pytest.raises(towers.UsageError, match=message):

@@ -7,13 +7,20 @@ names that are UTF-8: it would refuse others when it first saves.
 
 import os
 import re
-from typing import Union
+from typing import Any, Union
 
 from towers.base.usage_error import UsageError
 
 # Two letters or more, since C:\data is a drive; one slash, since pathlib leaves no more.
 _SCHEME = re.compile(r'([A-Za-z][A-Za-z0-9+.-]+):/')
 _LOCAL_FILE = re.compile(r'file:(?://(?:localhost)?)?(/(?!/).*)', re.IGNORECASE | re.DOTALL)
+
+
+def read_path(given: Any, *, line: str) -> str:
+  """Returns a path that an argument gives; refuses what is none, with the line to write."""
+  if not given or not isinstance(given, (str, os.PathLike)):
+    raise UsageError(f'{given!r:.100} is no path: write {line}.')
+  return os.fspath(given)
 
 
 def check_local_path(name: str, path: Union[str, bytes, 'os.PathLike[str]']) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import numpy as np
 
 from towers.base.checksums import INDEX
+from towers.base.paths import read_path
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import list_steps, path_of
 from towers.checkpoint.weights import find_best, restore_weights
@@ -70,7 +71,7 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
   Raises:
     UsageError: there is no checkpoint, or it or the examples do not fit the model.
   """
-  path = folder
+  path = folder = read_path(folder, line="towers.evaluate('checkpoints', model, examples)")
   if not os.path.exists(folder + INDEX):
     step = find_best(folder, best_metric)
     path = path_of(folder, step if best else max(list_steps(folder)))

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence, TypeVar
 
 from towers.base.checksums import INDEX
 from towers.base.output import write_line
+from towers.base.paths import read_path
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints, Restored, Snapshot, path_of
 from towers.checkpoint.history import History
@@ -28,7 +29,6 @@ from towers.session.engine import Engine
 from towers.session.failure import explain
 from towers.session.shared_session import SharedSession
 from towers.session.watchdog import Watchdog
-from towers.settings.arguments import describe
 from towers.tensorflow_v1 import RUN_ERRORS, CountedSession, is_run_error, tf
 from towers.training_graph import TrainingGraph
 from towers.update.learning_rate import get_rate_factor
@@ -172,7 +172,7 @@ class OpenSession:
       UsageError: the folder is not given or cannot be made, or a run saves there.
       RunError: it cannot be written.
     """
-    folder = _read_folder('save', folder)
+    folder = read_path(folder, line="session.save('checkpoints')")
     snapshot = self.snapshot()
     if self.program.workers.rank != 0:
       return ''
@@ -201,7 +201,7 @@ class OpenSession:
       UsageError: there is no checkpoint, or it is of another program, other data or another batch
         size.
     """
-    folder = _read_folder('restore', folder)
+    folder = read_path(folder, line="session.restore('checkpoints')")
 
     def restore(session):
       own, chosen = folder, None
@@ -394,11 +394,3 @@ class OpenSession:
     self._opened = None
     if self._worker is not None and kind is None:
       self._worker.peers.stop()
-
-
-def _read_folder(call: str, folder: Any) -> str:
-  """Returns the path of a folder that a call is given; refuses what is none."""
-  if not folder or not isinstance(folder, (str, os.PathLike)):
-    raise UsageError(f"session.{call} got {describe(folder) if folder else 'no folder'}: write "
-                     f"session.{call}('checkpoints').")
-  return os.fspath(folder)

@@ -53,6 +53,12 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
     UsageError: there is no checkpoint, it is of another model, or `predict` does not fit the batch.
     RunError: the model cannot be written.
   """
+  if not isinstance(program, TrainingGraph):
+    raise UsageError(f'towers.export takes a program, and got {program!r:.100}: write '
+                     "towers.export(program, 'served', predict=predict, checkpoint_dir='saved').")
+  if not callable(predict):
+    raise UsageError(f'predict is {predict!r:.100}: give a function of parts of a batch, as '
+                     'predict=lambda images: tf.argmax(net(images), 1).')
   if not read_cluster(os.environ).is_chief:
     return ''
   return load_extra('towers.export')(

@@ -27,8 +27,16 @@ def check_run(settings: Any) -> None:
           'on_nan=rollback needs a checkpoint_dir to go back to.')
 
 
+def check_program(settings: Any) -> None:
+  """Checks the settings of a program together, as `check_run` does those of a run."""
+  _refuse(settings.loss_scale is not None and settings.precision != 'mixed',
+          f'loss_scale={settings.loss_scale} has no effect with precision={settings.precision}: '
+          'use precision=mixed.')
+
+
 def check_config(config: Any) -> None:
   """Checks all settings together, as `check_run` does those of a run."""
+  check_program(config)
   # NumPy, which draws synthetic data, takes no other seed.
   _refuse(config.seed < 0, f'seed={config.seed}: it must be at least 0.')
   for name, other in _NEEDS:
@@ -37,9 +45,6 @@ def check_config(config: Any) -> None:
   _check_learning_rate(config)
   _check_job(config)
   _check_own_functions(config)
-  _refuse(config.loss_scale is not None and config.precision != 'mixed',
-          f'loss_scale={config.loss_scale} has no effect with precision={config.precision}: use '
-          'precision=mixed.')
   _refuse(config.early_stopping is not None and config.validation == 'none',
           f'early_stopping={config.early_stopping} needs validation, which is none: use '
           'validation=switch.')

@@ -3,14 +3,15 @@
 import dataclasses
 from typing import Any, Dict
 
+from towers.settings.checks import check_program
 from towers.settings.table import arguments_of
 from towers.settings.values import values_of
 from towers.update.groups import name_optimizer
 from towers.warm_start.matching import InitFrom
 
 # The last five are what flags say in other words, or not at all.
-_Values: Any = values_of(arguments_of('program'), optimizer=None, learning_rate=None, frozen=(),
-                         rate_factors=None, init_from=None)
+_Values: Any = values_of(arguments_of('program'), check_program, optimizer=None,
+                         learning_rate=None, frozen=(), rate_factors=None, init_from=None)
 
 
 class ProgramSettings(_Values):
@@ -19,6 +20,7 @@ class ProgramSettings(_Values):
   def describe(self) -> Dict[str, Any]:
     """Returns them for people: of functions their names, of initial weights the path."""
     start = self.init_from
-    path = start.path if isinstance(start, InitFrom) else getattr(start, '__name__', start)
+    path = start.path if isinstance(start, InitFrom) else getattr(
+        start, '__name__', start and str(start))
     values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
     return dict(values, optimizer=name_optimizer(self.optimizer), init_from=path)

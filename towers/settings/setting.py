@@ -59,7 +59,7 @@ class Setting(NamedTuple):
 
   def check(self, value: Any, name: Optional[str] = None) -> None:
     """Refuses by a UsageError a value that it cannot have; `name` is what the caller calls it."""
-    if value is None:
+    if value is None and self.default is None:
       return
     name = name or self.name
     wanted = '' if _is_of_kind(value, self.kind) else WANTED.get(self.kind, '')
@@ -106,4 +106,6 @@ def _is_of_kind(value, kind):
   if kind is float:
     return (isinstance(value, numbers.Real) and not isinstance(value, bool)
             and math.isfinite(value))
+  if kind is Text:  # A number of steps or segments is as good.
+    return isinstance(value, (str, numbers.Real))
   return kind is not Path or isinstance(value, (str, os.PathLike))

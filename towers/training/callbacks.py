@@ -69,6 +69,8 @@ def read_callbacks(given: Iterable[AnyCallback]) -> List[Callback]:
     name = getattr(given, '__name__', type(given).__name__)
     raise UsageError(f'callbacks is {name} alone: give a list, as callbacks=[{name}'
                      f"{'()' if isinstance(given, (type, Callback)) else ''}].")
+  if not hasattr(given, '__iter__'):
+    raise UsageError(f'callbacks is {given!r}: give a list, as callbacks=[towers.Callback()].')
   for callback in given:
     if isinstance(callback, Callback):
       _check_methods(callback)

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.input.plan import Plan
 from towers.placement.host import HOST
 from towers.placement.patterns import choose, shorten
@@ -68,9 +68,9 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
     raise UsageError(f"rate_factors is {given!r}: write rate_factors={{'encoder/': 0.1}}.")
   factors = _assign('rate_factors', given, names)
   for pattern, factor in given.items():
-    if not factor > 0 or math.isinf(factor):
-      raise UsageError(f'rate_factors has {factor} for {pattern}: give a number above 0, or freeze '
-                       'the variables.')
+    if not isinstance(factor, numbers.Real) or not factor > 0 or math.isinf(factor):
+      raise UsageError(f'rate_factors has {factor!r} for {pattern}: give a number above 0, or '
+                       'freeze the variables.')
   optimizers = by_pattern(optimizers)
   patterns = _assign('optimizer', optimizers, names)
   unmatched = [name for name in names if name not in patterns]
@@ -179,6 +179,9 @@ def choose_rate(optimizer: Optimizers,
                      'own rate: give optimizer as a function of the rate, as `lambda rate: '
                      'tf.train.MomentumOptimizer(rate, 0.9)`, or leave learning_rate out.')
   if learning_rate is not None:
+    if callable(learning_rate):
+      check_parameters(learning_rate, 'learning_rate', 'plan',
+                       fix='write learning_rate=lambda plan: …')
     with tf.device(HOST):
       return _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
   return _read_rate(optimizers[0])

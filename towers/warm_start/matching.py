@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 import numpy as np
 
+from towers.base.paths import read_path
 from towers.base.usage_error import UsageError, format_lines
 from towers.placement.patterns import choose_all, compile_pattern, list_patterns, shorten
 
@@ -67,6 +68,7 @@ def init_from(path: str, *, names: Names = None, reinit: Iterable[str] = ()) -> 
     compile_pattern('init_map', pattern)
   for pattern in list_patterns(reinit):
     compile_pattern('reinit', pattern)
+  path = read_path(path, line="init_from='checkpoints'")
   return InitFrom(path, names, tuple(list_patterns(reinit)))
 
 
