@@ -3,7 +3,7 @@
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from towers.data.examples import Examples
-from towers.input.order import check_rereading
+from towers.input.epoch_order.rereading import check_rereading
 from towers.input.plan import Plan
 from towers.placement.workers import Workers
 from towers.session.session import Session

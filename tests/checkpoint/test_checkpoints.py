@@ -11,7 +11,7 @@ import pytest
 from tests.harness import faults, small
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints, Snapshot
-from towers.input.plan import ResumePoint
+from towers.input.resume_point import ResumePoint
 from towers.placement.counters import get_global_step
 from towers.tensorflow_v1 import tf
 

@@ -12,7 +12,8 @@ from tests.harness.in_process_cluster import InProcessCluster
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.mixed import _count
-from towers.input.plan import ResumePoint, build_plan
+from towers.input.plan import build_plan
+from towers.input.resume_point import ResumePoint
 from towers.tensorflow_v1 import tf
 
 SIZES, SHARES = {'web': 40, 'books': 11, 'code': 5}, {'web': 5, 'books': 2, 'code': 1}

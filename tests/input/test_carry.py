@@ -8,7 +8,8 @@ from tests.harness import small, taking
 from tests.input.test_shapes import KINDS, SEED, bucketed_examples
 from towers.base.usage_error import UsageError
 from towers.input.pipeline import build_inputs
-from towers.input.plan import ResumePoint, build_plan
+from towers.input.plan import build_plan
+from towers.input.resume_point import ResumePoint
 from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm.layer import batch_norm
 

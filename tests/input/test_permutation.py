@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from towers.input.permutation import permute
+from towers.input.epoch_order.permutation import permute
 
 EPOCHS = 1000
 
@@ -28,7 +28,7 @@ def test_numbers_are_below_any_size(size):
 
 
 def test_the_order_is_what_checkpoints_count_on():
-  # A run resumes in it. If it has to change, raise the version in towers/input/order.py.
+  # A run resumes in it. If it has to change, raise the version in input/epoch_order/order.py.
   assert permute(np.arange(10), size=10, seed=0, epoch=0).tolist() == [9, 6, 5, 1, 3, 2, 0, 4, 8, 7]
   assert permute(np.arange(7), size=7, seed=3, epoch=2).tolist() == [2, 3, 6, 0, 4, 5, 1]
   assert permute([0, 10 ** 9 - 1], size=10 ** 9, seed=-1, epoch=5).tolist() == [

@@ -7,7 +7,7 @@ import pytest
 
 import towers
 from tests.harness import small
-from towers.input import order
+from towers.input.epoch_order import rereading
 from towers.tensorflow_v1 import tf
 
 NUM = 32
@@ -60,7 +60,7 @@ FIXED = {
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
   """Reads as far as on a machine that has nothing else to do."""
-  monkeypatch.setattr(order, '_MOST_SECONDS', 60)
+  monkeypatch.setattr(rereading, '_MOST_SECONDS', 60)
 
 
 def model(batch, is_training):
@@ -121,7 +121,7 @@ def test_elements_of_arrays_are_read_and_a_split_with_an_index_is_not(monkeypatc
 
   with pytest.raises(towers.UsageError, match='mine: element'):
     build(towers.Examples(NUM, elements, arrays=(ids,), name='mine'), input_mode='shard')
-  monkeypatch.setattr(order, '_read_twice', pytest.fail)
+  monkeypatch.setattr(rereading, '_read_twice', pytest.fail)
   build(small.id_examples(NUM), input_mode='shard')
 
 
@@ -134,7 +134,7 @@ def test_a_seed_of_the_graph_is_one_for_a_single_iterator(capsys):
 
 
 def test_a_slow_source_delays_no_start_and_one_that_is_read_once_goes_on(monkeypatch, capsys):
-  monkeypatch.setattr(order, '_MOST_SECONDS', 0.2)
+  monkeypatch.setattr(rereading, '_MOST_SECONDS', 0.2)
   asked = []
 
   def slow():
@@ -144,9 +144,9 @@ def test_a_slow_source_delays_no_start_and_one_that_is_read_once_goes_on(monkeyp
 
   examples = towers.from_dataset(lambda: of_generator(slow), NUM)
   began = time.monotonic()
-  order.check_rereading(examples, 2, is_trained=True)
+  rereading.check_rereading(examples, 2, is_trained=True)
   assert time.monotonic() - began < 3 and len(asked) < 2
-  monkeypatch.setattr(order, '_MOST_SECONDS', 60)
+  monkeypatch.setattr(rereading, '_MOST_SECONDS', 60)
   stream = iter(range(1000))
   program = build(lambda: of_generator(lambda: stream), shuffle=False)
   with program.session() as session:

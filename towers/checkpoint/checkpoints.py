@@ -30,17 +30,16 @@ from towers.checkpoint.history import HISTORY, History
 from towers.checkpoint.restore import Data, restore_variables
 from towers.checkpoint.writer import SUFFIXES, Writer, sync
 from towers.data.digest import DATA_TENSOR
-from towers.input.order import (
+from towers.input.epoch_order.order import ORDER_TENSOR, Order
+from towers.input.pipeline import Inputs
+from towers.input.resume_point import (
   CARRY_TENSOR,
-  ORDER_TENSOR,
   POINT_TENSOR,
-  Order,
+  ResumePoint,
   explain_batch_size,
   explain_order,
   read_point,
 )
-from towers.input.pipeline import Inputs
-from towers.input.plan import ResumePoint
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf

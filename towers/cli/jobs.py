@@ -96,7 +96,7 @@ def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Ex
   """
   from towers.checkpoint.checkpoints import find_checkpoints
   from towers.checkpoint.restore import open_reader
-  from towers.input.order import CARRY_TENSOR
+  from towers.input.resume_point import CARRY_TENSOR
   from towers.placement.xla import compiles
 
   if config.last_batch != 'auto':

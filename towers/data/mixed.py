@@ -2,7 +2,7 @@
 
   numbers of examples ──► split by part ──► read or gathered, each by its own ──► in their order
 
-Which numbers, and in which order, says `towers.input.mixing`.
+Which numbers, and in which order, says `towers.input.epoch_order.mixing`.
 """
 
 import functools

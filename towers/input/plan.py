@@ -34,31 +34,14 @@ import numpy as np
 
 from towers.base.usage_error import UsageError, check_choice
 from towers.data.examples import BY_HAND, ENDLESS, Buckets, Mixture
-from towers.input.buckets import order_by_length
-from towers.input.mixing import order_by_parts
-from towers.input.permutation import permute
+from towers.input.epoch_order.buckets import order_by_length
+from towers.input.epoch_order.mixing import order_by_parts
+from towers.input.epoch_order.permutation import permute
+from towers.input.resume_point import ResumePoint
 
 # As it is; filled up with rows that do not count, so that shapes are static; left out; filled up
 # with the next epoch's first examples.
 LAST_BATCHES = ('keep', 'pad', 'drop', 'carry')
-
-
-class ResumePoint(NamedTuple):
-  """Where a run stands in its data between two steps.
-
-  Attributes:
-    step: how many steps are done.
-    examples: how many examples they have seen.
-    epoch, position: of the next example, in the order of the epoch, from 0. Behind its last
-      position are the first ones of the next epoch.
-    cuts: of the epoch before that position, see `Plan.cuts_of`, one behind another; none if its
-      batches have all had the size that they have now.
-  """
-  step: int = 0
-  examples: int = 0
-  epoch: int = 0
-  position: int = 0
-  cuts: Sequence[int] = ()
 
 
 class Span(NamedTuple):

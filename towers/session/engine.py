@@ -22,8 +22,7 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Snapshot
 from towers.coupling.check import check_program, has_parts
-from towers.input.order import read_point
-from towers.input.plan import ResumePoint
+from towers.input.resume_point import ResumePoint, read_point
 from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError

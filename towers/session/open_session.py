@@ -21,7 +21,8 @@ from towers.checkpoint.lock import lock_folder
 from towers.checkpoint.restore import Data, open_reader, restore_variables
 from towers.checkpoint.weights import find_best
 from towers.data.digest import Digest, take_digest
-from towers.input.plan import Plan, ResumePoint
+from towers.input.plan import Plan
+from towers.input.resume_point import ResumePoint
 from towers.placement.cluster import read_cluster
 from towers.placement.devices import build_session_config
 from towers.process.startup import Startup

@@ -20,7 +20,7 @@ import numpy as np
 
 from towers.base.splitmix import GOLDEN, as_int64, mix
 from towers.data.examples import Mixture
-from towers.input.permutation import permute
+from towers.input.epoch_order.permutation import permute
 
 
 def order_by_parts(mixture: Mixture, *, seed: Optional[int]) -> Callable[..., np.ndarray]:

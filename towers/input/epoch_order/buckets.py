@@ -15,7 +15,7 @@ import numpy as np
 
 from towers.base.splitmix import GOLDEN, as_int64, mix
 from towers.data.examples import Buckets
-from towers.input.permutation import permute
+from towers.input.epoch_order.permutation import permute
 
 _KEPT = 4  # Windows, of which blocks of positions take one after another.
 

@@ -1,0 +1,1 @@
+"""The order of an epoch: which example comes at which position."""

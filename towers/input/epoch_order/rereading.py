@@ -1,0 +1,116 @@
+"""Rereading: whether elements without an index come in the same order each time they are read.
+
+It is found by reading the first ones twice.
+"""
+
+import contextlib
+import sys
+import threading
+import time
+from typing import Any, List, Optional
+
+import numpy as np
+
+from towers.base.output import write_line
+from towers.base.usage_error import UsageError
+from towers.data.composite import encode_dataset
+from towers.data.examples import ENDLESS, Examples
+from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
+
+# What is read again, whichever ends first: a start takes no longer, however slow the source is.
+_MOST_READ = 16
+_MOST_SECONDS = 3.0
+_SECONDS_TO_WAIT = 0.003  # In which threads fill their buffers.
+
+
+def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool) -> None:
+  """Refuses elements that come otherwise each time they are read, if several iterators share them.
+
+  A single one takes each of them once in an epoch; where it trains, a warning says what is lost.
+
+  Args:
+    examples: a split; of one with an index, or a stream, nothing is read.
+    num_iterators: of all workers.
+    is_trained: whether a run trains on it.
+
+  Raises:
+    UsageError: names the first element that differs, and what to write.
+  """
+  is_stream = examples.num_examples >= ENDLESS
+  if examples.elements is None or is_stream or num_iterators == 1 and not is_trained:
+    return
+  differing = _read_twice(examples, are_made_twice=num_iterators > 1)
+  if differing is None:
+    return
+  found = f'{examples.name}: element {differing} is another one when it is read again'
+  fix = ('Give the order a seed, as by np.random.RandomState(0) in a generator, seed=0 in '
+         'sample_from_datasets, or sloppy=False (deterministic=True) in an interleave; or leave it '
+         'to the program, which shuffles by itself')
+  if num_iterators > 1:
+    raise UsageError(f'{found}, so that {num_iterators} iterators would take some examples twice '
+                     f'and miss others. {fix}; or use input_mode=split, and one worker.')
+  write_line(f'WARNING: {found}: no run repeats, and one that resumes within an epoch takes some '
+             f'examples twice and misses others. {fix}.', sys.stderr)
+
+
+def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
+  """Returns the number of the first element that is another one when it is read again, or None.
+
+  Two iterators read side by side, so that a source that can be read only once, such as a pipe,
+  gives each a single element. Then, for threads that race, one waits and another reads ahead.
+
+  `are_made_twice` is whether each reads a data set of its own, as iterators of the program would.
+  """
+  seed = tf.get_default_graph().seed  # Of ops without a seed of their own.
+  with tf.Graph().as_default() as graph:
+    tf.set_random_seed(seed)
+    fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
+    assert examples.elements is not None
+    try:
+      first, second = [encode_dataset(dataset, examples.name).with_options(plain_data_options())
+                       for dataset in (examples.copies() if examples.copies else (
+                           examples.elements(*fed), examples.elements(*fed)))]
+    except Exception:  # It needs the program's graph, where an error of its own is raised too.
+      return None
+    if not are_made_twice:
+      second = first
+    waiting, beside, ahead = [tf.data.make_initializable_iterator(dataset) for dataset in (
+        first, second, second.prefetch(_MOST_READ))]
+    elements = {iterator: tf.nest.flatten(iterator.get_next())
+                for iterator in (waiting, beside, ahead)}
+    tables = tf.tables_initializer()
+  found: List[int] = []
+
+  def read(session, other):
+    for iterator in (waiting, other):
+      session.run(iterator.initializer, dict(zip(fed, examples.arrays)))
+    for number in range(min(examples.num_examples, _MOST_READ)):
+      taken = _take(session, elements[waiting])
+      if other is ahead and not number:
+        time.sleep(_SECONDS_TO_WAIT)
+      if taken != _take(session, elements[other]):
+        found.append(number)
+      if found or time.monotonic() > ends_at:
+        return
+
+  def read_all():
+    with private_session(graph) as session, contextlib.suppress(*RUN_ERRORS):
+      session.run(tables)
+      for other in (beside, ahead, ahead):
+        if not found and time.monotonic() < ends_at:
+          read(session, other)
+
+  ends_at = time.monotonic() + _MOST_SECONDS
+  reading = threading.Thread(target=read_all, daemon=True)
+  reading.start()
+  reading.join(_MOST_SECONDS)  # A source that does not answer is left waiting.
+  return found[0] if found else None
+
+
+def _take(session: Any, element: Any) -> Any:
+  """Returns an iterator's next element as what can be compared, also if a part is NaN."""
+  try:
+    parts = [np.asarray(part) for part in session.run(element)]
+  except tf.errors.OutOfRangeError:
+    return None
+  return [(part.shape, part.tolist() if part.dtype.hasobject else part.tobytes()) for part in parts]
