@@ -42,6 +42,7 @@ from towers.input.resume_point import (
 )
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
+from towers.process.threads import Threads
 from towers.tensorflow_v1 import tf
 from towers.update.moving_averages import AVERAGES_TENSOR, Averages
 from towers.warm_start.matching import Names
@@ -156,7 +157,7 @@ class Checkpoints:
     self._variables = tf.global_variables()
     self._data, self._averages = data, averages
     self._writer: Optional[Writer] = None
-    self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
+    self._thread = Threads(1, thread_name_prefix='checkpoint')
     self._writing: Optional[concurrent.futures.Future] = None
     self._writing_step: Optional[int] = None
     if not self._writes:

@@ -9,7 +9,6 @@ does not fit the files fails before a graph is built; unknown shapes become thos
 
 import glob
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
@@ -26,6 +25,7 @@ from towers.data.examples import Examples
 from towers.data.formats.example import make_quotable, read_example
 from towers.data.formats.tfrecord import FileIndex, Records, load_index
 from towers.data.stand_ins import build_report, map_chunks
+from towers.process.threads import Threads
 
 _THREADS = 16
 # Records in a row that cannot be parsed, at the start of a split.
@@ -101,7 +101,7 @@ def open_records(paths: Sequence[str], bad_records: BadRecords, *, counts: Mappi
   Raises:
     UsageError: damage by the policy, compressed files, or no record at all.
   """
-  with ThreadPoolExecutor(_THREADS) as threads:
+  with Threads(_THREADS) as threads:
     indexes = list(threads.map(load_index, paths))
   for index in indexes:
     check_damage(index, bad_records)

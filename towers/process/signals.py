@@ -24,6 +24,7 @@ from typing import Any, Callable, List, Optional
 from towers.base.default_signals import HANDLED, wake
 from towers.base.output import is_notebook, write_at_once
 from towers.base.usage_error import ToldError
+from towers.process.threads import start_thread
 
 # A run that answers later hangs, unless twice the time of a step is more.
 _SECONDS_TO_ANSWER = 4.0
@@ -83,8 +84,7 @@ class Signals:
       self._outer = {number: signal.signal(number, wake) for number in find_handled()}
       if self._in_cell:
         signal.signal(signal.SIGINT, self._interrupt)
-      self._thread = threading.Thread(target=self._watch, name='signals', daemon=True)
-      self._thread.start()
+      self._thread = start_thread(self._watch, 'signals')
     return self
 
   def __exit__(self, *_) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Optional, Union
 
 from towers.base.output import write_line
 from towers.process.run_error import RunError, WorkerGone, end_process
+from towers.process.threads import start_thread
 
 _BEAT_SECONDS = 5.0
 # A process that has not used so much CPU time in the limit hangs. The beat itself uses far less.
@@ -55,10 +56,9 @@ class Startup:
     self._idle_since = self._cpu_seconds = 0.0
     self._is_over = threading.Event()
     self._lock = threading.Lock()
-    self._thread = threading.Thread(target=self._beat, name='startup', daemon=True)
 
   def __enter__(self) -> 'Startup':
-    self._thread.start()
+    self._thread = start_thread(self._beat, 'startup')
     return self
 
   def __exit__(self, *_: Any) -> None:

@@ -13,7 +13,6 @@ and puts the next ones in:
 import contextlib
 import functools
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, ContextManager, Iterator, NamedTuple, Optional
 
 import numpy as np
@@ -26,6 +25,7 @@ from towers.input.resume_point import ResumePoint, read_point
 from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
+from towers.process.threads import Threads
 from towers.session.calls import Calls
 from towers.session.not_finite import Retried
 from towers.session.rows import deal_batch
@@ -114,7 +114,7 @@ class Engine:
     with uncompiled():
       variables.prepare()
     # TensorFlow frees Python for other threads while it runs ops, but not while it prepares them.
-    with ThreadPoolExecutor(1) as thread:
+    with Threads(1) as thread:
       started = thread.submit(variables)
       calls = self.calls.plain
       for name in calls:

@@ -17,6 +17,7 @@ import time
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from towers.process.run_error import end_process
+from towers.process.threads import start_thread
 from towers.session.engine import Engine
 from towers.session.failure import describe_towers
 from towers.tensorflow_v1 import tf
@@ -55,8 +56,7 @@ class Watchdog:
     self._since = clock()
 
   def __enter__(self) -> 'Watchdog':
-    self._thread = threading.Thread(target=self._watch, name='watchdog', daemon=True)
-    self._thread.start()
+    self._thread = start_thread(self._watch, 'watchdog')
     return self
 
   def __exit__(self, *_) -> None:

@@ -32,6 +32,7 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError, first_few
 from towers.placement.cluster import TOKEN, Cluster, listen
 from towers.process.run_error import WorkerGone, end_process
+from towers.process.threads import start_thread
 from towers.workers.connection import Connection, encode
 
 _SECONDS_BETWEEN = 0.5
@@ -88,8 +89,7 @@ class Peers:
       WorkerGone: a worker is missing after the time, which has this name; names it.
     """
     listener = listen(self._cluster) if self._cluster.is_chief else None
-    self._thread = threading.Thread(target=self._run, args=(listener,), name='peers', daemon=True)
-    self._thread.start()
+    self._thread = start_thread(self._run, 'peers', listener)
     until, told = time.monotonic() + limit_seconds, None
     while not self._wait(lambda: self._has_met or self._refusal,
                          min(_SECONDS_BETWEEN, limit_seconds)):

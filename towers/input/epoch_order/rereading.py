@@ -5,7 +5,6 @@ It is found by reading the first ones twice.
 
 import contextlib
 import sys
-import threading
 import time
 from typing import Any, List, Optional
 
@@ -15,6 +14,7 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.composite import encode_dataset
 from towers.data.examples import ENDLESS, Examples
+from towers.process.threads import start_thread
 from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
 
 # What is read again, whichever ends first: a start takes no longer, however slow the source is.
@@ -101,8 +101,7 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
           read(session, other)
 
   ends_at = time.monotonic() + _MOST_SECONDS
-  reading = threading.Thread(target=read_all, daemon=True)
-  reading.start()
+  reading = start_thread(read_all, 'order')
   reading.join(_MOST_SECONDS)  # A source that does not answer is left waiting.
   return found[0] if found else None
 
