@@ -347,6 +347,17 @@ def test_a_disk_that_takes_no_more_keeps_what_is_there_and_the_run_goes_on_or_st
   assert saved_steps(tmp_path) == [4, 5, 6]
 
 
+def test_a_file_checkpoint_that_cannot_be_written_costs_no_checkpoint(tmp_path):
+  faults.be_special(tmp_path / 'checkpoint', 'a FIFO')
+  for steps in (1, 2):
+    with Run() as run:
+      recorder = loop(run, total_steps=steps, save_every=1, validate_every=100, folder=tmp_path)[1]
+    assert [step for step, _ in recorder.losses] == [steps]
+    [warning] = [line for line in recorder.lines if 'WARNING' in line]
+    assert f'of step {steps} is written, but cannot be named in the file checkpoint' in warning
+  assert saved_steps(tmp_path) == [1, 2]
+
+
 def test_a_history_that_is_gone_is_named(tmp_path, capsys):
   for steps in (2, 3):
     with Run() as run:

@@ -298,7 +298,10 @@ class Checkpoints:
       except OSError:  # Once more, since the checkpoint is there, and would not be named.
         self._forget_oldest(snapshot.step, best_first)
     except (OSError, tf.errors.OpError) as error:
-      self.reason = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
+      is_there = self.saved_step == snapshot.step
+      fault = ('is written, but cannot be named in the file checkpoint of' if is_there else
+               'cannot be written to')
+      self.reason = (f'the checkpoint of step {snapshot.step} {fault} {self.folder}: '
                      f'{find_reason(error)}; those before it stay')
       if self._stop_on_full_disk:
         self.error = self.reason
