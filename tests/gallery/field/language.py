@@ -41,6 +41,8 @@ TAGGER = dict(
     use_chars=True, use_crf=True, embeddings=None, nwords=WORDS, dim_word=6, nchars=WORDS,
     dim_char=4, hidden_size_char=3, hidden_size_lstm=5, ntags=CLASSES, lr_method='adam', clip=1.,
     vocab_tags={})
+NMT = dict(encoder_type='bi', num_layers=2, attention='scaled_luong',
+           attention_architecture='standard')
 PTB = dict(num_steps=8, hidden_size=6, vocab_size=16, num_layers=1, keep_prob=0.8)
 
 
@@ -181,4 +183,19 @@ def tagger():
     return towers.fed({ner.word_ids: words, ner.sequence_lengths: lengths, ner.char_ids: letters,
                        ner.word_lengths: word_lengths, ner.labels: tags,
                        ner.dropout: 0.5 if is_training else 1.}, ner.loss)
+  return model
+
+
+def nmt():
+  net, settings, data, vocabularies = load('nmt', 'nmt.attention_model', *(
+      f'nmt.utils.{name}_utils' for name in ('common_test', 'iterator', 'vocab')))
+  hparams, vocabulary = settings.create_test_hparams(**NMT), write('<s>\n</s>\na\nb\nc')
+
+  def model(batch, is_training):
+    words, begun, ended, lengths, sizes = batch
+    longest = tf.reduce_max(sizes)
+    inputs = data.BatchedInput(None, words, begun[:, :longest], ended[:, :longest], lengths, sizes)
+    tables = vocabularies.create_vocab_tables(vocabulary, vocabulary, True)
+    made = net.AttentionModel(hparams, 'train' if is_training else 'eval', inputs, *tables)
+    return made.train_loss if is_training else made.eval_loss
   return model

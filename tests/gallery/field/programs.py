@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 import numpy as np
 
-from tests.gallery.field import language, signals
+from tests.gallery.field import language, signals, tables
 from tests.gallery.field.language import CLASSES, LENGTH, WORDS
 from towers.tensorflow_v1 import tf
 
@@ -115,6 +115,29 @@ def boxes() -> Tuple[np.ndarray, ...]:
           *(32 * draw('uniform', 5, 4, below=number) for number in (2, 3, 4)))
 
 
+def translations() -> Tuple[np.ndarray, ...]:
+  """Words, two rows of them to predict, and how many each sentence has."""
+  target = draw('integers', 6, below=5)
+  return (draw('integers', 7, below=4), target, np.roll(target, -1, 1),
+          2 + draw('integers', below=5), 2 + draw('integers', below=4))
+
+
+def anchors() -> Tuple[Any, ...]:
+  """Images, and by grid the classes, the places and the scores of boxes, few of which are none."""
+  shapes = [(size, size, number) for size, number in (
+      (33, 4), (17, 6), (9, 6), (5, 6), (3, 4), (1, 4))]
+  kinds = tuple(np.maximum(draw('integers', *shape, below=100) - 97, 0).astype(np.int64)
+                for shape in shapes)
+  return (draw('normal', 264, 264, 3), kinds, tuple(draw('normal', *shape, 4) for shape in shapes),
+          tuple(np.float32(kind > 0) for kind in kinds))
+
+
+def plays() -> Tuple[np.ndarray, ...]:
+  """Observations, actions, advantages, returns, and of an older policy likelihoods and values."""
+  return (draw('normal', 5), draw('integers', below=3), draw('normal'), draw('normal', below=3),
+          draw('uniform', below=4), draw('normal', below=5))
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -177,6 +200,25 @@ REPOSITORIES: Dict[str, Repository] = {
     'yolo': Repository('YunYang1994/tensorflow-yolov3', signals.yolo, boxes,
                        'placeholders, sessions, two optimizers and averages inside', settings=SYNC,
                        optimizer=lambda: tf.train.GradientDescentOptimizer(1e-5)),
+    'nmt': Repository('tensorflow/nmt', language.nmt, translations,
+                      '`DeviceWrapper`, tables, an optimizer inside'),
+    'deepfm': Repository(
+        'ChenglongChen/tensorflow-DeepFM', tables.deepfm,
+        lambda: (draw('integers', 4, below=tables.FEATURES), draw('normal', 4),
+                 np.float32(draw('integers', 1))),
+        'a graph of its own, placeholders, batch norm of contrib', settings=SYNC,
+        optimizer=smooth_adam),
+    'graphsage': Repository(
+        'williamleif/GraphSAGE', tables.graphsage,
+        lambda: (draw('integers', below=tables.NODES),
+                 np.eye(tables.CLASSES, dtype=np.float32)[labels(tables.CLASSES)]),
+        'names that count, a shuffle, an optimizer inside'),
+    'ppo': Repository('openai/baselines ppo2', signals.ppo, plays,
+                      'placeholders, a session, an optimizer inside'),
+    'ssd': Repository(
+        'balancap/SSD-Tensorflow', signals.ssd, anchors,
+        'the hardest negatives of a batch, a batch size as a number', 6, STATIC,
+        lambda: tf.train.MomentumOptimizer(1e-3, 0.9)),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
                          optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),

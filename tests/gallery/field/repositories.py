@@ -22,8 +22,15 @@ from absl import flags
 FOLDER = os.environ.get('FIELD_FOLDER', '')
 
 
+class Blank:
+  """What stands in for classes of packages that are not installed: it keeps what is named."""
+
+  def __init__(self, *_: Any, **named: Any) -> None:
+    vars(self).update(named)
+
+
 class Missing(types.ModuleType):
-  """A package that is not installed: all that is in it is such a module again, and callable."""
+  """A package that is not installed: what is in it is such a module again, callable, or a class."""
   __path__: List[str] = []
 
   def __init__(self, name: str, *_: Any) -> None:
@@ -32,7 +39,9 @@ class Missing(types.ModuleType):
   def __getattr__(self, name: str) -> Any:
     if name.startswith('__'):
       raise AttributeError(name)
-    return Missing(name)
+    is_class = name[0].isupper() and not name.isupper()
+    setattr(self, name, type(name, (Blank,), {}) if is_class else Missing(name))
+    return vars(self)[name]
 
   def __call__(self, *_: Any, **__: Any) -> Any:
     return Missing('called')

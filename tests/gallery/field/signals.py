@@ -40,6 +40,9 @@ TACOTRON = dict(
     postnet_channels=4, cbhg_kernels=2, cbhg_conv_channels=4, cbhg_projection=4,
     cbhg_highwaynet_layers=1, cbhg_highway_units=4, cbhg_rnn_units=3,
     tacotron_teacher_forcing_ratio=0.5)
+POLICY = dict(value_network='copy', num_hidden=8)
+PPO = dict(ob_space=None, ac_space=None, nbatch_act=1, nbatch_train=None, nsteps=1, ent_coef=0.01,
+           vf_coef=0.5, max_grad_norm=0.5)
 
 
 def learning(part):
@@ -206,4 +209,42 @@ def yolo():
     inputs = (made.input_data, made.label_sbbox, made.label_mbbox, made.label_lbbox,
               made.true_sbboxes, made.true_mbboxes, made.true_lbboxes)
     return towers.fed({**dict(zip(inputs, batch)), made.trainable: is_training}, made.loss)
+  return model
+
+
+def thin(layer):
+  """A convolution with a 64th of its channels, whose numbers stand in the code that calls it."""
+  @functools.wraps(layer)
+  def thinned(inputs, size, *args, **named):
+    return layer(inputs, size // 64 if size % 64 == 0 else size, *args, **named)
+  return thinned
+
+
+def ssd():
+  net = load('SSD-Tensorflow', 'nets.ssd_vgg_300')
+  net.slim = types.SimpleNamespace(**dict(vars(net.slim), conv2d=thin(net.tf.contrib.slim.conv2d)))
+  made = net.SSDNet(net.SSDNet.default_params._replace(num_classes=3))
+
+  def model(batch, is_training):
+    with net.slim.arg_scope(made.arg_scope()):
+      _, places, logits, _ = made.net(batch[0], is_training=is_training)
+    rows = [tuple(map(towers.all_rows, part)) for part in (logits, places, *batch[1:])]
+    made.losses(*rows)  # Which mines the hardest of all negatives.
+    return tf.add_n(tf.losses.get_losses(tf.get_default_graph().get_name_scope()))
+  return model
+
+
+def ppo():
+  net, policies, kinds, spaces = load('baselines', 'baselines.ppo2.model', *(
+      'baselines.common.' + name for name in ('policies', 'distributions', 'input')))
+  net.MPI, policies.make_pdtype = None, lambda space: kinds.CategoricalPdType(3)
+  env = types.SimpleNamespace(observation_space=spaces.Box(shape=(5,), dtype=np.float32),
+                              action_space=None)
+
+  def model(batch, is_training):
+    made = net.Model(policy=policies.build_policy(env, 'mlp', **POLICY), **PPO)
+    names = (made.train_model.X, made.A, made.ADV, made.R, made.OLDNEGLOGPAC, made.OLDVPRED)
+    gain, value, entropy, *_ = made.stats_list
+    return towers.fed({**dict(zip(names, batch)), made.CLIPRANGE: 0.2},
+                      gain - 0.01 * entropy + 0.5 * value)
   return model

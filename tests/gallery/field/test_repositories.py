@@ -17,12 +17,15 @@ def test_a_module_is_imported_alone_and_leaves_no_name_behind(tmp_path, monkeypa
     (tmp_path / name / 'model.py').write_text(
         'import sys\nfrom absl import flags\nimport no_such_package.part as part\nimport utils\n'
         'FLAGS = flags.FLAGS\nflags.DEFINE_integer("field_width", 3, "")\n'
-        'class Net(part.Base):\n  pass\n'
+        'class Net(part.Base, part.More):\n  pass\n'
+        'net = Net(3, width=2)\n'
+        'is_net = isinstance(net, part.Base) and not isinstance(net, part.Other)\n'
         'name, made, arguments = utils.name, part.make(2).more, sys.argv[1:]\n')
   known = set(sys.modules)
   one = repositories.load('one', 'model', arguments=('--mode=train',))
   other, utils = repositories.load('other', 'model', 'utils')
   assert (one.name, other.name, utils.name) == ('one', 'other', 'other')
+  assert one.is_net and one.net.width == 2
   assert one.arguments == ['--mode=train'] and one.FLAGS.field_width == 3
   assert set(sys.modules) == known and str(tmp_path / 'one') not in sys.path
 

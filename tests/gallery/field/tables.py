@@ -1,0 +1,48 @@
+"""The glue of repositories with models of tables and graphs."""
+
+import types
+from unittest import mock
+
+import numpy as np
+
+import towers
+from tests.gallery.field.repositories import load
+from towers.tensorflow_v1 import tf
+
+FEATURES, NODES, CLASSES = 20, 30, 4
+DEEPFM = dict(embedding_size=3, deep_layers=[8, 8], batch_norm=1, l2_reg=0.01)
+GRAPHSAGE = types.SimpleNamespace(learning_rate=0.01, weight_decay=0.01)
+_random = np.random.RandomState(3)
+ADJACENCY = _random.randint(NODES, size=(NODES, 5)).astype(np.int32)
+NODE_FEATURES = _random.randn(NODES, 6).astype(np.float32)
+
+
+def deepfm():
+  net = load('DeepFM', 'DeepFM')
+
+  def model(batch, is_training):
+    index, value, label = batch
+    with mock.patch('tensorflow.Graph', tf.get_default_graph):
+      made = net.DeepFM(FEATURES, 4, **DEEPFM)
+    keep = [0.5 if is_training else 1.] * 3
+    return towers.fed({
+        made.feat_index: index, made.feat_value: value, made.label: label,
+        made.dropout_keep_fm: keep[:2], made.dropout_keep_deep: keep,
+        made.train_phase: is_training}, made.loss)
+  return model
+
+
+def graphsage():
+  net, models, samplers, layers = load('GraphSAGE', *(
+      'graphsage.' + name for name in ('supervised_models', 'models', 'neigh_samplers', 'layers')))
+  net.FLAGS = models.FLAGS = layers.FLAGS = GRAPHSAGE
+
+  def model(batch, is_training):
+    layers._LAYER_UIDS.clear()  # Else each tower's layers have other names.
+    neighbours = tf.get_variable('adj', dtype=tf.int32, initializer=ADJACENCY, trainable=False)
+    sample = samplers.UniformNeighborSampler(neighbours)
+    hops = [models.SAGEInfo('node', sample, number, 4) for number in (3, 2)]
+    inputs = dict(batch=batch[0], labels=batch[1], batch_size=tf.shape(batch[0])[0],
+                  dropout=0.3 if is_training else 0.)
+    return net.SupervisedGraphsage(CLASSES, inputs, NODE_FEATURES, neighbours, None, hops).loss
+  return model
