@@ -17,12 +17,12 @@ def print_row(name: str) -> None:
   """Trains a repository on 1, 2 and 3 towers, and prints what differs."""
   repository = REPOSITORIES[name]
   one = train(name, 1)
-  differences = [f'{largest_difference(one, train(name, num_towers)):.1g}' for num_towers in (2, 3)]
-  print(f"| {repository.address} | {repository.lines} | {repository.needs} | "
-        f"{' / '.join(differences)} | {floor(name, one):.1g} |", flush=True)
+  furthest = max(largest_difference(one, train(name, num_towers)) for num_towers in (2, 3))
+  print(f"| {repository.address} | {repository.lines} | {repository.needs} | {furthest:.1g} | "
+        f"{floor(name, one):.1g} |", flush=True)
 
 
 if __name__ == '__main__':
   print_table(
       sys.argv[1:] or list(REPOSITORIES), REPOSITORIES,
-      '| Repository | Lines of glue | What it needs | 2 / 3 towers | Last bits |', print_row)
+      '| Repository | Lines of glue | What it needs | Towers | Last bits |', print_row)
