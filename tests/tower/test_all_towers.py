@@ -90,16 +90,18 @@ def test_rows_that_fill_a_batch_are_in_no_sum():
 
 
 @pytest.mark.parametrize('num_towers', [2, 3])
-def test_rows_of_batches_of_one_size_are_a_number(num_towers):
+def test_rows_of_batches_of_one_size_are_a_number(num_towers, capsys):
   def mined(batch, is_training):
     losses, _ = small.model(batch, is_training)
     rows = all_rows(losses)
-    return tf.reduce_sum(tf.nn.top_k(rows, 3).values) / float(rows.shape.as_list()[0])
+    number = rows.shape.as_list()[0]
+    return tf.reduce_sum(tf.nn.top_k(rows * tf.ones([number]), 5).values) / float(number)
 
   runs = []
   for number in (num_towers, 1):
     with small.Run(model=mined, train=TRAIN, num_towers=number, last_batch='drop') as run:
       runs.append(([run.train() for _ in range(NUM_STEPS)], run.weights()))
+  assert 'No example depends on others of its batch' in capsys.readouterr().out
   (losses, weights), expected = runs
   np.testing.assert_allclose(losses, expected[0], atol=1e-6)
   small.assert_same_weights(weights, expected[1])

@@ -153,7 +153,7 @@ def _check_filler(fed) -> None:
   index = np.arange(fed.sizes[0])
   count = max(len(index) // 2, 1)
   # Two batches, filled up by two kinds of rows in turn.
-  shares = [Share(0, np.where(index < count, real, filler), 0, count)
+  shares = [Share(0, np.where(index < count, real, filler), 0, count, index)
             for real in (index, index[::-1]) for filler in (count - 1, index)]
   sides = Sides(shares[::3], shares[1:3])
   reference, other = fed.measure(sides)
@@ -222,7 +222,7 @@ def _deal(counts, towers, firsts=None) -> List[Share]:
   """Returns shares of neighbouring rows, of towers in turn, at these places or the rows' own."""
   ends = [0, *itertools.accumulate(counts)]
   each = zip(itertools.cycle(towers), ends, counts, firsts or ends)
-  return [Share(tower, np.arange(begin, begin + count), first, count)
+  return [Share(tower, np.arange(begin, begin + count), first, count, first + np.arange(count))
           for tower, begin, count, first in each]
 
 
@@ -262,8 +262,12 @@ def _exchange(fed) -> Sides:
     to, source = [slice(begin - first, min(counts) - first)
                   for first in (firsts[number], firsts[number - 1])]
     rows[to] = reference[number - 1].rows[source]
-  return Sides(reference, [share._replace(rows=rows)
-                           for share, rows in zip(reference, exchanged)])
+  other = [share._replace(rows=rows) for share, rows in zip(reference, exchanged)]
+  if fed.sizes[0] is None:
+    return Sides(reference, other)
+  # All slots are filled, of which a model may know the number.
+  return Sides(*([share._replace(slots=share.rows) for share in side]
+                 for side in (reference, other)))
 
 
 def _list_orders(fed, side) -> List[np.ndarray]:

@@ -52,11 +52,12 @@ class LeftOut(Exception):
 
 class Share(NamedTuple):
   """What a tower computes on: rows of the pool, the leading `num_real` of them real, at the places
-  from `first` on."""
+  from `first` on, and at the `slots` among the rows of all towers."""
   tower: int
   rows: np.ndarray
   first: int
   num_real: int
+  slots: np.ndarray
 
 
 class Sides(NamedTuple):
@@ -296,9 +297,9 @@ class FedTowers:
     place = tower.batch.row_offset
     if place is not None:
       numbers += [(place.first, share.first * place.stride), (place.num_slots, total)]
-      if place.stride > 1:  # Neighbours in the pool are none in an epoch, which has few slots.
-        numbers += [(slots, share.first + np.arange(share.num_real))
-                    for slots in self.graph.get_collection(SLOTS, tower.scope)]
+      count = share.num_real if tf.is_tensor(tower.num_examples) else len(share.rows)
+      numbers += [(slots, share.slots[:count])
+                  for slots in self.graph.get_collection(SLOTS, tower.scope)]
     feed.update((number, value) for number, value in numbers if tf.is_tensor(number))
     return feed
 
@@ -309,7 +310,8 @@ class FedTowers:
       # Behind them come those of towers that measure alone.
       for index, takes_part in zip(range(len(self.towers)), self.graph.get_collection(TAKES_PART)):
         if index not in busy:
-          feed.update(self._feed(Share(index, np.zeros(self.sizes[index] or 1, int), 0, 1), 1))
+          rows = np.zeros(self.sizes[index] or 1, int)
+          feed.update(self._feed(Share(index, rows, 0, 1, np.arange(len(rows))), 1))
         feed[takes_part] = index in busy
     return feed
 
