@@ -30,7 +30,7 @@ from towers.checkpoint.history import HISTORY, History
 from towers.checkpoint.restore import Data, restore_variables
 from towers.checkpoint.writer import SUFFIXES, Writer, sync
 from towers.data.digest import DATA_TENSOR
-from towers.input.epoch_order.order import ORDER_TENSOR, Order
+from towers.input.epoch_order.order_record import ORDER_TENSOR, Order
 from towers.input.pipeline import Inputs
 from towers.input.resume_point import (
   CARRY_TENSOR,
@@ -254,10 +254,8 @@ class Checkpoints:
     if data is not None:
       texts, is_new = [data.begin_epoch(session, reader, path, step)], bool(data.compare(reader))
     seen = int(session.run(get_examples_seen()))
-    point, batch_size = read_point(reader, plan, step, seen)
-    if is_new:
-      point, batch_size = plan.point_of(step, seen), plan.batch_size
-    elif data is not None and not reader.has_tensor(POINT_TENSOR):
+    point, batch_size = read_point(reader, plan, step, seen, is_new)
+    if data is not None and not is_new and not reader.has_tensor(POINT_TENSOR):
       data.check_steps(path, step=step, examples_seen=seen,
                        was_carried=reader.has_tensor(CARRY_TENSOR))
     saved = None

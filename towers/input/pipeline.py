@@ -21,7 +21,7 @@ from towers.data.examples import Examples
 from towers.input.batch import Batch
 from towers.input.cut import leading_size, share_sizes
 from towers.input.epoch_dataset import Fed, build_epochs
-from towers.input.epoch_order.order import Order
+from towers.input.epoch_order.order_record import Order
 from towers.input.fill import fill_empty
 from towers.input.parse import is_gathered, parse_batches
 from towers.input.plan import Plan, Shard

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
-from towers.input.epoch_order.order import Order
+from towers.input.epoch_order.order_record import Order
 
 # The name of a tensor in checkpoints that belongs to no variable: the batch size, and epoch,
 # position and cuts of the `ResumePoint`, int64 `[3 + …]`.
@@ -29,12 +29,14 @@ class ResumePoint(NamedTuple):
   cuts: Sequence[int] = ()
 
 
-def read_point(reader: Any, plan: Any, step: int, examples: int) -> Tuple[ResumePoint, int]:
+def read_point(reader: Any, plan: Any, step: int, examples: int,
+               is_new: bool = False) -> Tuple[ResumePoint, int]:
   """Returns where a checkpoint's data stood after so many steps and examples, and its batch size.
 
-  One that does not record it is taken for one of the plan's batch size.
+  One that does not record it, or has other data than a run whose `is_new`, is taken for one of the
+  plan's batch size. `Plan.resumed_at` goes on from there.
   """
-  if not reader.has_tensor(POINT_TENSOR):
+  if is_new or not reader.has_tensor(POINT_TENSOR):
     return plan.point_of(step, examples), plan.batch_size
   batch_size, epoch, position, *cuts = reader.get_tensor(POINT_TENSOR).tolist()
   if position and not cuts:  # As before cuts were recorded.

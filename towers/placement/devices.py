@@ -11,7 +11,7 @@ from towers.base.cores import count_cores, count_cores_of_each
 from towers.base.usage_error import UsageError, check_choice
 from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
 from towers.placement.workers import ALONE, Workers
-from towers.placement.xla import compiles_by_default
+from towers.placement.xla import switch_on_by_default
 from towers.tensorflow_v1 import (
   SPINNING_HINDERS,
   compiles_on_cpus,
@@ -184,8 +184,7 @@ def _set_gpus(config, devices, collective, precision):
   devices.memory.write(config.gpu_options)
   # Batches are copied to GPUs from memory that need not be pinned first.
   config.gpu_options.force_gpu_compatible = True
-  if compiles_by_default(devices.kind, precision):
-    config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
+  switch_on_by_default(config, devices.kind, precision)
 
 
 def _turn_off_rewriter(config, is_deep):

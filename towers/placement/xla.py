@@ -2,8 +2,9 @@
 
 import os
 import re
+from typing import Any
 
-from towers.tensorflow_v1 import compiles_on_cpus
+from towers.tensorflow_v1 import compiles_on_cpus, tf
 
 
 def compiles(kind: str, precision: str) -> bool:
@@ -22,3 +23,9 @@ def compiles_by_default(kind: str, precision: str) -> bool:
   flags = os.environ.get('TF_XLA_FLAGS', '')
   return (kind == 'GPU' and precision == 'mixed' and 'tf_xla_auto_jit' not in flags
           and 'tf_xla_clustering_fuel=0' not in flags)
+
+
+def switch_on_by_default(config: Any, kind: str, precision: str) -> None:
+  """Lets a session of a `tf.ConfigProto` compile where it does so by default."""
+  if compiles_by_default(kind, precision):
+    config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2

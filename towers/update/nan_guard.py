@@ -4,8 +4,9 @@
   gradients  ─┴─► sums ─► finite? ──┴─ no  ─► nothing
 
 It sums the averaged gradients, once, not those of every tower: NaN and Inf survive a sum, so no
-tower can hide one. Only after such a step a diagnosis looks for their source, with the same batch:
-since the weights are unchanged, and random ops are tied to the step, it gets the same values.
+tower can hide one. On GPUs `device_gate` keeps the weights instead. Only after such a step a
+diagnosis looks for their source, with the same batch: since the weights are unchanged, and random
+ops are tied to the step, it gets the same values.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence

@@ -23,7 +23,7 @@ from towers.graph.walk import find_needed
 from towers.graph.writes import brings_values, find_step_writes
 from towers.tensorflow_v1 import Operation, Tensor, other_norms, tf
 from towers.tower.all_towers import all_sum, is_own, joins_norms
-from towers.tower.batch_norm.modes import is_moving_average
+from towers.tower.batch_norm.join_towers import is_moving_average
 from towers.tower.tower import ForwardPass
 
 JOINED_SUMS = 'towers/joined_sums'
