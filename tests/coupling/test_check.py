@@ -392,11 +392,13 @@ def test_a_net_that_takes_its_size_from_a_static_batch_is_measured(settings, cap
 @pytest.mark.parametrize('limits, model, data, reason', [
     (dict(_LONG_SECONDS=0.0), ZOO['gradient_reversal'].model, ZOO['gradient_reversal'].data,
      'a run more'),
+    # Of an epoch so long that a share of it is more than what the preparation took.
+    (dict(_LONG_SECONDS=0.0, _LONG_SHARE=1e9), normed, xy(), None),
     (dict(_OP_SECONDS=1.0), lambda batch, is_training: tf.reduce_mean(normed(batch, is_training)),
      xy(28), 'calling the model twice more'),
     (dict(_OP_SECONDS=1.0), normed, xy(28), None),  # Losses of examples are no mean of a batch.
     ({}, on_12_rows, xy(24), 'Whether the loss is their mean')],
-                         ids=['runs', 'call', 'call for losses', 'literal'])
+                         ids=['runs', 'long epoch', 'call', 'call for losses', 'literal'])
 def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, caplog, capsys):
   calls = []
 

@@ -147,8 +147,9 @@ class FedTowers:
       raise LeftOut(f'{op.name} draws by a state of its own')
 
   def check_price(self, what: str, seconds: float) -> None:
-    """Raises LeftOut where something would take longer, with all before, than it may."""
-    if self.runs_per_epoch is not None:
+    """Raises LeftOut where something would take longer, with all before, than it may; the first
+    run tells how long that is."""
+    if self.runs_per_epoch is not None and self._forward_seconds:
       limit = max(_LONG_SECONDS, self._forward_seconds * self.runs_per_epoch * _LONG_SHARE)
       spent = time.process_time() - self._began
       if spent + seconds > limit:
