@@ -1,7 +1,7 @@
 """Data set ops: what the ops of a tf.data.Dataset show of it before any element is read."""
 
 import re
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Iterator, Tuple
 
 from towers.base.usage_error import UsageError
 
@@ -13,17 +13,6 @@ _EXAMPLE = re.compile('Parse(Single)?(Sequence)?Example')
 # Ops whose errors quote what they were given, as those that parse Examples quote all of one.
 _QUOTING = ('DecodeCSV', 'DecodeJSONExample', 'ParseTensor', 'StringToNumber')
 _PASSING = ('ExpandDims', 'Identity', 'Pack', 'Reshape')
-
-
-class Parsing(NamedTuple):
-  """What the function of a map does with the string that it gets.
-
-  Attributes:
-    kind: 'Example' or 'SequenceExample' if it parses all of it as one; else ''.
-    quotes: whether an error may quote parts of it.
-  """
-  kind: str
-  quotes: bool
 
 
 def check_ops(dataset: Any, name: str) -> None:
@@ -104,8 +93,12 @@ def _is_random(op: Any) -> bool:
   return [get_constant(seed) for seed in op.inputs[2:4]] == [0, 0]
 
 
-def find_parsing(dataset: Any) -> Parsing:
-  """Returns what the function of a map, which made the data set, does with a string."""
+def find_parsing(dataset: Any) -> Tuple[str, bool]:
+  """Returns what the function of a map, which made the data set, does with its string.
+
+  It is 'Example' or 'SequenceExample' if it parses all of it as one, else '', and whether an error
+  may quote parts of it.
+  """
   from towers.graph.walk import find_called, walk_called
   from towers.tensorflow_v1 import find_last_op
   op: Any = find_last_op(dataset)
@@ -114,7 +107,7 @@ def find_parsing(dataset: Any) -> Parsing:
            for kind in _find_kinds(op.graph._get_function(name).definition)]
   quoting = _QUOTING if kinds else (*_QUOTING, *(
       node.op for node in inner if _EXAMPLE.match(node.op)))
-  return Parsing(max(kinds, default=''), any(node.op in quoting for node in inner))
+  return max(kinds, default=''), any(node.op in quoting for node in inner)
 
 
 def _find_kinds(function):
