@@ -164,7 +164,8 @@ def build_measuring_towers(model: Model, towers: Sequence[ForwardPass], *, store
     measuring.append(build_forward(call, tower.batch, recording, index=len(towers) + index,
                                    instead=replicas))
     check_shared(before, tf.global_variables(), tower='With is_training False the model')
-    check_reads([store.made[name] for name in replicas], set(recording.list_ops()),
+    check_reads([store.made[name] for name in replicas],
+                measuring[-1].find_needed().intersection(recording.list_ops()),
                 fix='use variables=host, first or balanced')
   join_sums(measuring, workers=workers)
   others = [variable.op.name for variable in tf.trainable_variables() if not any(

@@ -1,11 +1,12 @@
 """A tower: one copy of the model on a device, as what it computes."""
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 from towers.base.short_repr import short_repr
+from towers.graph.walk import find_needed, list_ops
 from towers.input.batch import Batch
-from towers.tensorflow_v1 import Gradient, Tensor, Variable
+from towers.tensorflow_v1 import Gradient, Operation, Tensor, Variable
 from towers.tower.global_batch import GlobalBatch
 from towers.whole import Whole
 
@@ -45,6 +46,12 @@ class ForwardPass:
   call_in_scratch: Callable[..., Any]
 
   __repr__ = short_repr
+
+  def find_needed(self) -> Set[Operation]:
+    """Returns the ops of what it computes; a model may make others, as of a `tf.train.Saver`."""
+    rows = [row for whole in self.wholes.values() for row in whole.rows]
+    return find_needed(list_ops(
+        [self.loss, *self.sums.values(), *rows, *self.update_ops, *self.penalties]))
 
   @property
   def num_examples(self) -> Union[int, Tensor]:

@@ -300,6 +300,19 @@ def test_a_class_that_makes_a_graph_for_itself_is_refused_with_what_takes_it(num
   small.assert_same_weights(others, variables, tolerance=0)
 
 
+def test_a_saver_of_the_class_reads_no_replica():
+  def saving(batch, is_training):
+    losses = on_tensors(batch, is_training)
+    tf.train.Saver()
+    return losses
+
+  settings = dict(num_towers=2, variables='replicated', tower_build='reuse')
+  numbers, variables = read(saving, **settings)
+  expected_numbers, expected = read(on_tensors, **settings)
+  assert numbers == expected_numbers
+  small.assert_same_weights(variables, expected, tolerance=0)
+
+
 def test_a_predict_function_whose_placeholder_is_left_over_is_refused():
   with build(model).session() as session, pytest.raises(
       UsageError, match='needs the placeholder .*which nothing feeds'):
