@@ -24,7 +24,7 @@ from towers.tensorflow_v1 import Tensor
 from towers.tower import global_batch
 from towers.tower.all_towers import join_sums
 from towers.tower.batch_norm.join_towers import BATCH_NORMS, join_moments, needs_all_moments
-from towers.tower.batch_norm.layer import BATCH_MOMENTS
+from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.cloning.cloner import Cloner
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.model_call import Model, ModelCall

@@ -30,7 +30,7 @@ JOINED_SUMS = 'towers/joined_sums'
 # What chooses the branches in which layers are.
 _CHOICES = 'towers/choices_of_norms'
 _FIX = ('use batch_norm=first, with which each tower takes its own, or '
-        'towers.tower.batch_norm.layer.batch_norm.')
+        'towers.tower.batch_norm_layer.batch_norm.')
 
 
 @contextlib.contextmanager
