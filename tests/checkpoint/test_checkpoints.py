@@ -177,6 +177,10 @@ def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
     restore(run, tmp_path)
   for words in ('No checkpoint in', 'model.ckpt-2 cannot be read'):
     assert words in str(error.value)
+  # Of one that is asked for, no word of the others.
+  chosen = str(tmp_path / 'model.ckpt-2')
+  with Run() as run, pytest.raises(UsageError, match=f'^{chosen} cannot be read: .* name another'):
+    run.opened.restore(chosen)
 
 
 @pytest.mark.nightly(but=1)

@@ -8,7 +8,7 @@ from tests.data.pictures import jpegs
 from tests.harness.small import nightly_but
 from towers import data
 from towers.base.usage_error import UsageError
-from towers.data.draws import Draws
+from towers.data.example_draws import Draws
 from towers.tensorflow_v1 import tf
 
 NUM = 21

@@ -51,6 +51,21 @@ def test_a_step_without_examples_changes_nothing_and_is_named_once(settings, cap
   assert capsys.readouterr().out.count('all examples of step 2 are damaged') == 1
 
 
+def test_a_refused_step_counts_the_examples_that_it_had():
+  def not_finite_once(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    step = tf.train.get_or_create_global_step()
+    return losses * tf.where(tf.equal(step, 1), np.nan, 1.0), metrics
+
+  with small.Run(train=examples_without([1, 2, 3, 9]), model=not_finite_once,
+                 num_towers=2) as run:
+    run.train()
+    assert run.opened.take_step().not_finite is not None and run.counters() == [1, 5]
+    run.opened.skip()
+    assert run.counters() == [2, 12]
+    assert np.isfinite(run.train()) and run.counters() == [3, 17]
+
+
 def test_the_loss_of_a_step_without_examples_is_told_to_nobody():
   seen = []
   program = towers.Program(of_directions, train=examples_without([*range(8, 16)]), batch_size=8,

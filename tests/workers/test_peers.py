@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import json
+import math
 import re
 import socket
 import threading
@@ -13,6 +14,7 @@ import pytest
 from tests.harness.in_process_cluster import find_ports
 from tests.harness.processes import wait_until
 from towers.base.usage_error import UsageError
+from towers.checkpoint.history import History
 from towers.placement.cluster import Cluster
 from towers.process.run_error import WorkerGone
 from towers.workers import meeting as meeting_module
@@ -153,6 +155,16 @@ def test_one_that_takes_nothing_holds_up_no_other_and_fills_no_memory():
     assert peers._connections[1]._writer.transport.get_write_buffer_size() <= 1 << 16
     assert slow.read('unusual') == {'0': text}
     assert shared.result(20) == [text, '', '']
+
+
+def test_a_history_is_shared_whatever_was_measured():
+  history, again = History(patience=2), History(patience=2)
+  for step, loss in enumerate([math.nan, 2.5, math.inf, -math.inf, math.nan], 1):
+    history.add(step, {'loss': loss, 'accuracy': math.nan})
+  with meet(0, 1) as (peers, _):
+    again.load(peers.share(history.content)[0], 5)
+  assert again.best_first() == history.best_first() == [4, 2] and not again.has_stopped
+  assert again.format() == history.format()
 
 
 @pytest.mark.parametrize('rank', [0, 1])

@@ -198,6 +198,8 @@ class Checkpoints:
       if notice:
         self._warn(notice)
       return Restored(path, self._find_point(session, path))
+    if chosen:
+      raise UsageError(f'{reasons[0]}. Put a copy that is whole there, or name another checkpoint.')
     if reasons:
       raise UsageError(f'No checkpoint in {self.folder} can be read:\n{format_lines(reasons)}\nPut '
                        'a copy that is whole there, or give another checkpoint_dir to start anew.')

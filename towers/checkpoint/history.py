@@ -146,7 +146,11 @@ class History:
     if self._is_of_run:
       self.metric = parse_best_metric(content.get('metric') or str(self.metric))
     self.length = content.get('length')
-    self._validations, self._rollbacks = content['validations'], content['rollbacks']
+    # From another worker, NaN and infinity come as texts.
+    self._validations = [{name: value if name == 'step' else float(value)
+                          for name, value in validation.items()}
+                         for validation in content['validations']]
+    self._rollbacks = content['rollbacks']
     self.drop_after(step)
 
   def drop_after(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Augment: images of arrays, changed by an example's own random numbers (see `draws`).
+"""Augment: images of arrays, changed by an example's own random numbers (see `example_draws`).
 
   none       as they are
   cifar      padded by 4 zeros on each side, cropped at random, mirrored half of the time
@@ -12,7 +12,7 @@ from typing import Any
 
 from towers.base.usage_error import UsageError
 from towers.data.augmented import augmented
-from towers.data.draws import take_windows
+from towers.data.example_draws import take_windows
 from towers.data.examples import Examples
 
 KINDS = ('none', 'cifar', 'imagenet')

@@ -1,7 +1,7 @@
 """Examples that a function changes at random, anew in each epoch.
 
 A random op of TensorFlow in `parse` or `map` draws in the order in which threads happen to ask, and
-never resumes. Here each example draws by its own number, see `draws`.
+never resumes. Here each example draws by its own number, see `example_draws`.
 
   elements ──► read or gathered ──► examples ─┐
          └──► numbers ──────────────► draws ──┴─► function ──► examples
@@ -10,7 +10,7 @@ never resumes. Here each example draws by its own number, see `draws`.
 from typing import Any, Callable
 
 from towers.base.usage_error import UsageError, check_parameters
-from towers.data.draws import Draws
+from towers.data.example_draws import Draws
 from towers.data.examples import Examples
 
 _SEEDS_APART = 7919

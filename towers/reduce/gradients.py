@@ -3,8 +3,8 @@
   variables that all towers share   the shares meet on the variable's device, and are added up there
   replicas on every tower           the shares stay there; `all_reduce` adds them up for every tower
 
-Every tower has divided by the number of examples in the global batch already (see `tower`), so that
-nothing is left to divide or weight here. What losses with weights still need is in `weights`.
+Every tower has divided by the number of examples in the global batch already (`differentiate`), so
+that nothing is left to divide or weight here. What losses with weights still need is in `weights`.
 """
 
 import dataclasses

@@ -35,7 +35,7 @@ from towers.tensorflow_v1 import Call, tf, uncompiled
 from towers.training_graph import TrainingGraph
 from towers.update.nan_guard import Diagnosis, build_diagnosis
 from towers.whole import WholeRows
-from towers.workers.votes import Votes
+from towers.workers.votes import VoteCounter
 
 # With more towers, preparing the step takes longer than starting variables, so these start on one
 # thread and leave the other cores to it.
@@ -66,7 +66,7 @@ class Engine:
     activity: what the program is doing, in words.
     has_begun: whether the variables have values to train from; else a file is still to give them.
     has_other_workers: whether other workers take every step as well.
-    agree: see `Votes.agree`.
+    agree: see `VoteCounter.agree`.
     calls: the runs of the session that a step consists of.
     metrics: of the training steps, and how long they waited for input.
     training_moved, validation_moved: whether a run of other fetches has taken batches that steps
@@ -88,10 +88,11 @@ class Engine:
     self._validation = program.validation
     self.has_begun = program.warm_start is None
     self.has_other_workers = program.gradients.votes is not None
-    self._votes = Votes(session, program.gradients.votes)
+    self._votes = VoteCounter(session, program.gradients.votes)
     self.agree = self._votes.agree
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
+    self._num_refused: Any = None  # Examples of a refused step, where some may be damaged.
     self._has_said_empty = self._is_checked = False
 
     self.calls = Calls(session, program)
@@ -139,6 +140,7 @@ class Engine:
 
   def count_from(self, point: ResumePoint) -> None:
     """Counts steps and examples on from where the variables are."""
+    self.metrics.mark()  # By the former plan.
     self.step = point.step
     self.metrics.plan = self.plan = self.program.plan.resumed_at(point)
 
@@ -186,7 +188,6 @@ class Engine:
       yield
     finally:
       self.calls.run_by(None)
-      self.metrics.mark()
       self.count_from(ResumePoint(self.step, self.plan.examples_before(self.step)))
 
   def start_validation(self) -> None:
@@ -267,12 +268,14 @@ class Engine:
     loss, is_done = self.metrics.add(self.step, results, num_examples), results[1]
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
-    elif np.isfinite(loss) and self._lower_loss_scale():
+      return StepResult(loss)
+    # The guard has blocked the update.
+    self._num_refused = num_examples
+    if np.isfinite(loss) and self._lower_loss_scale():
       self.skip()
-    else:  # The guard has blocked the update.
-      retried = self._retry()
-      return StepResult(retried.loss, retried)
-    return StepResult(loss)
+      return StepResult(loss)
+    retried = self._retry()
+    return StepResult(retried.loss, retried)
 
   def check_pass(self) -> None:
     """Refuses by a UsageError to validate in the middle of another pass."""
@@ -348,8 +351,10 @@ class Engine:
 
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""
+    planned, found = self.plan.size_at(self.step), self._num_refused
     self.step, self.training_moved = self.step + 1, False
-    for counter, value in zip(self._counters, (self.step, self.plan.examples_before(self.step))):
+    seen = self.count_examples() + (planned if found is None else int(found))
+    for counter, value in zip(self._counters, (self.step, seen)):
       counter.load(value, self.session)
 
   def finish_pass(self, validation_pass: ValidationPass, goes_on: Callable[[], bool]) -> None:

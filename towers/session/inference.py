@@ -1,4 +1,4 @@
-"""Forward: what a model computes of any examples, on the same towers, without training.
+"""Inference: what a model computes of any examples, on the same towers, without training.
 
   examples, arrays or batches ──► rows for each tower ──► the model, or a function
                                                   └─► means of metrics, or outputs in order

@@ -258,7 +258,7 @@ class Session(OpenSession):
 
   @property
   def agree(self) -> Callable[[str, bool], bool]:
-    """Casts this worker's vote, as for 'save'; returns whether any has voted so, see `Votes`."""
+    """Casts this worker's vote, as for 'save'; returns whether any has, see `VoteCounter`."""
     return self._engine.agree
 
   def check_replicas(self) -> None:

@@ -30,7 +30,7 @@ class ForwardPass:
     wholes: metrics of the whole split, by name, with the tower's rows.
     update_ops: what its model added to UPDATE_OPS.
     penalties: what its model added to REGULARIZATION_LOSSES.
-    call_in_scratch: calls its model in a graph of its own, see `scratch.call_in_scratch`.
+    call_in_scratch: calls its model in a graph of its own, see `scratch_graph.call_in_scratch`.
   """
   device: str
   scope: str

@@ -48,7 +48,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     devices: for each tower its device.
     store: makes the variables.
     is_training: for the model: True, or a scalar bool tensor where the towers also validate.
-    batch_norm: 'first', 'mean' or 'sync', see `batch_norm`.
+    batch_norm: 'first', 'mean' or 'sync', see `batch_norm.join_towers`.
     accumulate: micro-batches of a full step, each with random numbers of its own; the same as for
       `average_gradients`.
     build: 'reuse', 'clone' or 'auto', see `cloner`. The results are the same to the bit.

@@ -1,4 +1,4 @@
-"""Fitting: as many micro-batches as a step needs to fit, found by trying (`accumulate=auto`).
+"""accumulate=auto: as many micro-batches as a step needs to fit, found by trying.
 
   1 micro-batch ─► out of memory ─► 2 ─► out of memory ─► 4 ─► …    same step, same global batch
                         └─► examples per tower that may fit, remembered beside the checkpoints

@@ -37,7 +37,7 @@ from towers.training.callbacks import Callback, Callbacks, closed_with
 from towers.training.loop import Loop
 from towers.training.reporting.advice import advise
 from towers.training.reporting.describe import describe_run
-from towers.training.reporting.outputs import build_callbacks
+from towers.training.reporting.own_callbacks import build_callbacks
 from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import build_result, format_result, write_result
 from towers.training.reporting.writer import Writer

@@ -6,7 +6,7 @@ from towers.process.run_error import RunError
 from towers.reduce.all_reduce import VOTES
 
 
-class Votes:
+class VoteCounter:
   """The votes of this worker, and those of all."""
 
   def __init__(self, session: Any, votes: Optional[Any]):

@@ -20,7 +20,7 @@ import numpy as np
 from towers.data.augment import pad_crop_mirror
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.digest import FEWEST_ROWS, MOST_ROWS, choose_rows, to_int64
-from towers.data.draws import draw
+from towers.data.example_draws import draw
 from towers.data.examples import Examples
 from towers.data.formats.png import encode_png
 from towers.data.stand_ins import build_report, map_chunks

@@ -195,3 +195,7 @@ def test_a_rewind_measures_the_speed_anew():
   progress = run(stream, steps=12)
   progress.on_rewind(SimpleNamespace(step=4))
   assert progress.seconds_per_step() == 0 and progress.examples_per_second is None
+  for step in (5, 6):
+    progress._clock.seconds += 10
+    progress.on_step(SimpleNamespace(step=step, loss=1.0))
+  assert stream.getvalue().endswith('1:00 left\n')

@@ -3,7 +3,7 @@
   first   every tower normalises by its own batch; tower 0's moments move the averages
   mean    every tower normalises by its own batch; the mean of their moments moves the averages
   sync    every tower normalises by the global batch, whose moments move the averages:
-          N towers are one tower
+          N towers are one tower, joined by `all_towers.join_sums`
 
 With `sync` the layers' sums over their batches are added up over all towers, as any model's can be
 (see `towers.tower.all_towers`). With `mean` the towers are built before their moments are joined:

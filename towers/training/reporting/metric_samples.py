@@ -61,7 +61,7 @@ class MetricSamples(Callback):
       return
     self._last_step = step
     is_due, is_next_due = self._every.is_due(step), self._every.is_due(step + 1)
-    if is_due or self._mark is None:  # Not after every step, see `Progress.step`.
+    if is_due or self._mark is None:  # Not after every step, see `Progress.on_step`.
       pace = Pace(step, run.train_seconds, self._session.training_metrics.input_wait_seconds)
       self._mark = self._mark or pace
       if is_due:

@@ -94,6 +94,7 @@ class Progress(Callback):
     self.first_step_at: Optional[float] = None
     self._step, self.train_seconds = session.step, 0.0
     self._began = self._shown = self._pace  # The last step that is not timed, and the last line.
+    self._began_at = 0.0  # When that step had ended.
     self._mark = 0.0  # The end of the last step or pause, from which training time counts.
     self._paused_seconds = self.longest_pause = 0.0
 
@@ -103,7 +104,7 @@ class Progress(Callback):
     if self.first_step_at is None:
       self.first_step_at = now
       self._on_first_step()
-      self._begin(step)  # It includes set-up, so the speed counts from the second one.
+      self._begin(step, now)  # It includes set-up, so the speed counts from the second one.
     else:
       self.train_seconds += now - self._mark
     self._step, self._mark = step, now
@@ -142,11 +143,11 @@ class Progress(Callback):
   def on_rewind(self, run: Any) -> None:
     """Continues from an earlier step, and measures speed and metrics anew."""
     self._metrics_mark = self._metrics.mark()
-    self._begin(run.step)
+    self._begin(run.step, self._clock())
 
-  def _begin(self, step):
+  def _begin(self, step, now):
     """Lets the speed count from a step on."""
-    self._step, self.train_seconds = step, 0.0
+    self._step, self.train_seconds, self._began_at = step, 0.0, now
     self._began = self._shown = self._pace
 
   @property
@@ -223,7 +224,7 @@ class Progress(Callback):
       facts['wait'] = f'waits {waited:.0%}'
     if self._began.step < step < self._total_steps:
       # The steps to come will pause for validation and checkpoints as those before did.
-      seconds_per_step = (now - self.first_step_at) / (step - self._began.step)
+      seconds_per_step = (now - self._began_at) / (step - self._began.step)
       facts['left'] = f'{format_seconds(seconds_per_step * (self._total_steps - step))} left'
     return facts
 

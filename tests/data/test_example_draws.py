@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from towers.data.draws import draw
+from towers.data.example_draws import draw
 from towers.tensorflow_v1 import tf
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -1,4 +1,4 @@
-"""What a run keeps of its steps: a timeline, and curves for TensorBoard and the report."""
+"""The callbacks of a run's own: a timeline, and curves for TensorBoard and the report."""
 
 import dataclasses
 import textwrap
