@@ -140,7 +140,6 @@ class Engine:
 
   def count_from(self, point: ResumePoint) -> None:
     """Counts steps and examples on from where the variables are."""
-    self.metrics.mark()  # By the former plan.
     self.step = point.step
     self.metrics.plan = self.plan = self.program.plan.resumed_at(point)
 
@@ -188,6 +187,7 @@ class Engine:
       yield
     finally:
       self.calls.run_by(None)
+      self.metrics.mark()
       self.count_from(ResumePoint(self.step, self.plan.examples_before(self.step)))
 
   def start_validation(self) -> None:
@@ -224,6 +224,7 @@ class Engine:
       return
     self.training_moved = True
     plan = self.program.plan
+    self.metrics.mark()  # By the former plan.
     self.count_from(ResumePoint(step, seen, *divmod(seen, plan.examples_per_epoch)))
     if seen == plan.examples_before(step):
       return  # As in a run of which nothing was set.
