@@ -24,8 +24,8 @@ from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.coupling.comparison import find_norm, find_share
-from towers.coupling.culprit import LEAST, NOISE_SHARE, describe_culprit
 from towers.coupling.fed_towers import FedTowers, LeftOut, Share, Sides
+from towers.coupling.first_difference import LEAST, NOISE_SHARE, describe_culprit
 from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS

@@ -1,1 +1,1 @@
-"""Batch normalisation over towers: by the own layer, and by layers of others."""
+"""Batch normalisation over towers: how moments are joined, also those of layers of others."""

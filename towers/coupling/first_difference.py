@@ -1,4 +1,4 @@
-"""The culprit: the first op of which both sides compute other values from the same ones.
+"""The first difference: the first op of which both sides compute other values from the same ones.
 
 No layout of rows is believed. A value is the same on both sides if all entries of all shares are,
 in any order, or their sum or mean. Integers may be numbers of rows, what is in a branch or a loop
