@@ -218,7 +218,7 @@ REPOSITORIES: Dict[str, Repository] = {
     'ssd': Repository(
         'balancap/SSD-Tensorflow', signals.ssd, anchors,
         'the hardest negatives of a batch', 6, STATIC,
-        lambda: tf.train.MomentumOptimizer(1e-3, 0.9)),
+        lambda: tf.train.GradientDescentOptimizer(1e-5)),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
                          optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),
