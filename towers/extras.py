@@ -35,6 +35,7 @@ FUNCTIONS = {
     'report': 'towers_tools.report:Report',
     'trace_steps': 'towers_tools.timeline:Timeline',
     'towers.check_inputs': 'towers_tools.inputs:check_inputs',
+    'towers.data.decode_images': 'towers_data.encoded_images:decode_images',
     'towers.data.from_tfds': 'towers_data.tfds_folder:from_tfds',
     'towers.data.load_cifar': 'towers_data.cifar:load_cifar',
     'towers.data.load_image_folder': 'towers_data.image_folder:load_image_folder',

@@ -24,8 +24,8 @@ from towers.data.synthetic import load_synthetic
 from towers.extras import FUNCTIONS, load_extra
 
 __all__ = [
-    'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays',
-    'from_dataset', 'from_tfds', 'from_tfrecords', 'load',
+    'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'decode_images',
+    'from_arrays', 'from_dataset', 'from_tfds', 'from_tfrecords', 'load',
     'load_cifar', 'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic',
     'load_tfds_folder', 'load_tfrecord_folder']
 

@@ -44,7 +44,8 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
     best_metric: of the validations, to choose the weights by; None for that of the run. Without
       any validation, the newest are taken.
     inputs: where they are no parts of a batch: by name, what the parameters of `predict` take, as
-      `{'jpegs': tf.TensorSpec([None], tf.string)}` for one that decodes JPEGs.
+      `{'files': tf.TensorSpec([None], tf.string)}` for one that decodes JPEGs and PNGs by
+      `towers.data.decode_images`.
 
   Returns:
     The folder, or '' in a worker other than the chief, which writes nothing.

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
+import towers.data
 from tests.data.pictures import FORMAT, List, decode, jpegs, picture, take, write_tfrecords
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
@@ -103,6 +104,17 @@ def test_a_jpeg_is_decoded_as_a_whole_decoder_would(tmp_path):
     whole = session.run(tf.image.decode_jpeg(content, channels=3, dct_method='INTEGER_ACCURATE'))
   np.testing.assert_array_equal(taken[0], whole[2:37, 12:47])
   assert np.abs(whole.astype(int) - picture(2, 40, 60)).mean() < 3
+
+
+def test_files_that_are_served_are_decoded_as_for_validation():
+  noise = np.random.RandomState(0).randint(256, size=[31, 50, 3]).astype(np.uint8)
+  contents = [*jpegs(2, 40, 60), encode_png(noise), encode_png(noise[:9, :, :1])]
+  for size, channels in ((16, 3), (37, 1)):
+    [taken] = List(contents, labels=np.arange(4, dtype=np.int32)).take(
+        format=FORMAT._replace(size=size, channels=channels))
+    with tf.Graph().as_default(), tf.Session() as session:
+      decoded = session.run(towers.data.decode_images(tf.constant(contents), size, channels))
+    np.testing.assert_array_equal(decoded, [taken[label] for label in range(4)])
 
 
 def png_header(height, width):
@@ -217,14 +229,14 @@ def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
 
 def call_before_decoding(monkeypatch, function):
   """Hands every image to `function(content)` when it is decoded, and decodes what that returns."""
-  decode_image = encoded_images._decode_image
+  decode_window = encoded_images._decode_window
 
   def decode(content, *others):
     content = tf.numpy_function(function, [content], tf.string)
     content.set_shape([])
-    return decode_image(content, *others)
+    return decode_window(content, *others)
 
-  monkeypatch.setattr(encoded_images, '_decode_image', decode)
+  monkeypatch.setattr(encoded_images, '_decode_window', decode)
 
 
 @pytest.mark.nightly

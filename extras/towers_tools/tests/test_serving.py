@@ -134,8 +134,8 @@ def test_a_net_on_arrays_is_served_what_they_are_decoded_from(tmp_path):
     encoded = session.run([tf.image.encode_png(image) for image in images])
 
   def predict_files(pngs, ids):
-    decoded = tf.map_fn(lambda png: tf.image.decode_png(png, channels=1), pngs, tf.uint8)
-    return predict(tf.reshape(tf.cast(decoded, tf.float32) / 255, [-1, 4]), ids)
+    decoded = towers.data.decode_images(pngs, image_size=2, channels=1)
+    return predict(tf.reshape(decoded / 255, [-1, 4]), ids)
 
   def export(**own):
     return towers.export(program, str(tmp_path / 'served'), predict=predict_files,
