@@ -289,6 +289,9 @@ def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
   with build(**settings).session() as session:
     assert session.restore(folder, best=True, best_metric='accuracy').endswith(f'{best[1]}')
     assert session.step == -best[1] and session.validate()['accuracy'] == pytest.approx(best[0])
+    session.save(str(tmp_path / 'bare'))
+    with pytest.raises(towers.UsageError, match='bare has no best checkpoint: no validation of on'):
+      session.restore(str(tmp_path / 'bare'), best=True)
     newest = session.restore(folder)
     assert session.step == 12 and session.restore(newest) == newest
     assert session.validate()['loss'] == pytest.approx(result['validation_loss'])

@@ -15,8 +15,12 @@ from towers.update.moving_averages import AVERAGES_TENSOR, name_average
 from towers.warm_start.slices import Tensor, VariableSlice, find_slice
 
 
-def find_best(folder: str, metric: Optional[str]) -> int:
-  """Returns a folder's best step by a metric (None: the run's), the newest without validations."""
+def find_best(folder: str, metric: Optional[str], *, or_newest: bool = True) -> int:
+  """Returns a folder's best step by a metric (None: the run's), the newest without validations.
+
+  Raises:
+    UsageError: there is no checkpoint, or none of a validation and it may not be the newest.
+  """
   steps = list_steps(folder)
   if not steps:
     problem = ('has no checkpoint' if os.path.isdir(folder) else
@@ -25,7 +29,11 @@ def find_best(folder: str, metric: Optional[str]) -> int:
   history = History(metric=metric)
   history.read(folder, sys.maxsize)
   history.check_metric()
-  return next(step for step in history.best_first() + steps if step in steps)
+  found = [step for step in history.best_first() if step in steps]
+  if not found and not or_newest:
+    raise UsageError(f'{folder} has no best checkpoint: no validation of one has a '
+                     f"{history.metric.name} that is a number. Write session.restore('{folder}') for the newest one.")
+  return (found + steps)[0]
 
 
 def restore_weights(session: Session, path: str) -> None:

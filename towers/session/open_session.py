@@ -199,15 +199,15 @@ class OpenSession:
         an epoch of the new ones begins.
 
     Raises:
-      UsageError: there is no checkpoint, or it is of another program, other data or another batch
-        size.
+      UsageError: there is no checkpoint, or no best one; or it is of another program, other data or
+        another batch size.
     """
     folder = read_path(folder, line="session.restore('checkpoints')")
 
     def restore(session):
       own, chosen = folder, None
       if best:
-        chosen = path_of(folder, find_best(folder, best_metric))
+        chosen = path_of(folder, find_best(folder, best_metric, or_newest=False))
       elif os.path.exists(folder + INDEX):
         own, chosen = os.path.dirname(folder) or '.', folder
       if not os.path.isdir(own):
