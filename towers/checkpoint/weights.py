@@ -32,7 +32,8 @@ def find_best(folder: str, metric: Optional[str], *, or_newest: bool = True) -> 
   found = [step for step in history.best_first() if step in steps]
   if not found and not or_newest:
     raise UsageError(f'{folder} has no best checkpoint: no validation of one has a '
-                     f"{history.metric.name} that is a number. Write session.restore('{folder}') for the newest one.")
+                     f'{history.metric.name} that is a number. Write '
+                     f"session.restore('{folder}') for the newest one.")
   return (found + steps)[0]
 
 
