@@ -67,6 +67,26 @@ def test_one_tower_is_as_by_hand(model):
   assert measured == pytest.approx({name: expected[2][name] for name in measured}, abs=1e-5)
 
 
+@pytest.mark.nightly(but=['several-settings0', 'weighted-settings3'])
+@pytest.mark.parametrize('settings', [
+    dict(num_towers=3), dict(num_towers=1), dict(num_towers=2, mode='shard'),
+    dict(num_towers=2, accumulate=2, placement='replicated')])
+@pytest.mark.parametrize('model', [
+    weighted, changed(towers.Weighted), changed(lambda losses, weights: {
+        'first': towers.Weighted(losses, weights),
+        'second': towers.Weighted(tf.square(losses), tf.square(weights))})],
+    ids=['weighted', 'no metrics', 'several'])
+def test_training_metrics_are_means_by_weights_as_those_of_validation(model, settings, request):
+  if 'several-settings3' in request.node.name:
+    pytest.skip('several losses by weights are refused where a step has micro-batches')
+  with small.Run(model=model, **dict(SETTINGS, learning_rate=1e-30, **settings)) as run:
+    for _ in range(run.opened.plan.steps_per_epoch):
+      run.opened.train()
+    measured, expected = run.opened.metrics(), run.opened.evaluate(TRAIN)
+  assert 'loss' in measured
+  assert measured == pytest.approx({name: expected[name] for name in measured}, rel=1e-5)
+
+
 @pytest.mark.nightly(but='3-1-settings0')
 @pytest.mark.parametrize('num_towers, num_workers, settings', [
     (3, 1, dict(placement='replicated', tower_build='clone')),

@@ -38,8 +38,8 @@ class SummedGradients:
     partly_without_gradient: the variables that the loss of some towers does not depend on, where
       the gradient is 0.
     metrics: a float32 vector on the host, to fetch with the loss: what the towers have summed over
-      the examples of the step: the loss first, then as `Tower.sums` and `Tower.weights` of the
-      other metrics, and last the number of examples, unless that is an int; None where the model
+      the examples of the step: the loss first, then as `Tower.sums` of the other metrics and
+      `Tower.weights`, and last the number of examples, unless that is an int; None where the model
       returns a loss alone.
     begins_with_loss: whether `metrics` begins with `loss`, so that one fetch brings both.
     mean_weight: the mean over the examples of their weights, a float32 scalar; None without.
@@ -179,10 +179,10 @@ def _add_penalties(tower):
 
 def _join_metrics(tower):
   """Returns the tower's loss, in one vector with what it has summed for metrics, if it has any."""
-  if list(tower.sums) == ['loss']:
+  if list(tower.sums) == ['loss'] and not tower.weights:
     return tower.loss
   values = [tower.loss, *[tower.sums[name] for name in tower.sums if name != 'loss'],
-            *[tower.weights[name] for name in tower.weights if name != 'loss']]
+            *tower.weights.values()]
   if not isinstance(tower.num_examples, int):
     values.append(tf.cast(tower.num_examples, tf.float32))
   return tf.stack(values)
