@@ -69,7 +69,8 @@ def test_a_folder_of_an_unknown_metric_asks_for_its_direction(tmp_path):
 
 def test_nothing_but_nan_is_never_the_best_and_stops():
   history, best, stopped = history_of([math.nan] * 3, patience=2)
-  assert best == [False] * 3 and stopped == [False, True, True] and history.describe_best() == ''
+  assert best == [False] * 3 and stopped == [False, True, True]
+  assert history.describe_best() == 'loss nan: none had a loss that is a number'
 
 
 def test_what_is_read_is_what_was_known_at_that_step(tmp_path):

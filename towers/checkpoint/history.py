@@ -95,10 +95,10 @@ class History:
     return self._patience is not None and len(since) >= self._patience
 
   def describe_best(self) -> str:
-    """Returns the best validation in words, or ''."""
+    """Returns the best validation in words, or that there is none."""
     best = self.best_first()
     if not best:
-      return ''
+      return f'{self.metric.name} nan: none had a {self.metric.name} that is a number'
     [*_, value] = [validation[self.metric.name] for validation in self._validations
                    if validation['step'] == best[0]]
     return f'{self.metric.name} {value:.4f} after step {best[0]}'
