@@ -327,6 +327,11 @@ def test_summaries_have_one_set_of_tags_for_any_towers(settings, tmp_path):
   assert step == 4 and values['numbers'][0][1].histo.num == 3
 
 
+def test_a_run_takes_the_steps_itself():
+  with pytest.raises(towers.UsageError, match='takes all steps itself: give towers.train more by'):
+    towers.train(build(), steps=2, quiet=True, callbacks=[Acts(lambda run: run.session.train(), 1)])
+
+
 def test_a_writer_without_a_folder_writes_nothing():
   def write(run):
     run.writer.text('words', 'to nobody')
