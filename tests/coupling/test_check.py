@@ -244,6 +244,28 @@ def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
   judge(model, xy(size), caplog, num_towers=1)
 
 
+@pytest.mark.parametrize('settings', small.nightly_but(
+    [dict(batch_size=13), dict(batch_size=15, last_batch='drop')],
+    [dict(batch_size=13), dict(batch_size=13, num_towers=3), dict(batch_size=39),
+     dict(batch_size=15, last_batch='drop'), dict(batch_size=12), dict(batch_size=15),
+     dict(batch_size=26, accumulate=2, last_batch='drop')]), ids=str)
+@pytest.mark.parametrize('model, line', [
+    (lambda b, _: tf.reduce_sum(ce(dense(b['x'], 4, 'd'), b['y'])), 'Sum'),
+    (lambda b, _: 0.1 * tf.reduce_sum(ce(dense(b['x'], 4, 'd'), b['y'])), 'mul'),
+    (lambda b, _: ce(dense(b['x'], 4, 'd'), b['y']) / tf.cast(tf.shape(b['x'])[0], tf.float32),
+     'truediv'),
+    (lambda b, _: tf.reduce_mean(ce(dense(b['x'], 4, 'd'), b['y'])), None),
+    (lambda b, _: ce(dense(b['x'], 4, 'd'), b['y']), None)],
+    ids=['sum', 'a share of a sum', 'divided twice', 'mean', 'per example'])
+def test_a_sum_is_refused_with_its_line_whatever_the_shares(model, line, settings, caplog):
+  if line is None:
+    assert not judge(model, xy(39), caplog, **settings)
+    return
+  with pytest.raises(towers.UsageError, match=(
+      f's loss, tower_0/{line}, made in tests/coupling/test_check.py, line .*, is no mean over')):
+    judge(model, xy(39), caplog, **settings)
+
+
 def test_a_gradient_that_is_mixed_before_joined_moments_is_named(caplog):
   @tf.custom_gradient
   def unit(x):
@@ -434,6 +456,19 @@ def test_rows_that_fill_a_batch_up_and_change_the_loss_are_refused(caplog):
 
   with pytest.raises(towers.UsageError, match='depends on them.*first mixed by tower_0/Softmax'):
     judge(model, xy(), caplog, num_towers=1, last_batch='pad')
+
+
+@pytest.mark.parametrize('size', small.nightly_but([22], [22, 28]))  # 28: of one static size.
+def test_shapes_that_broadcast_to_pairs_are_named(size, caplog):
+  def model(batch, is_training, then=tf.reduce_mean):
+    return then(tf.square(dense(batch['x'], 1, 'd') - tf.cast(batch['y'], tf.float32)))
+
+  [message] = judge(model, xy(size), caplog)
+  n = 7 if size == 28 else '?'
+  assert f'which broadcasts the shapes [{n}, 1] and [{n}] to [{n}, {n}]: unless' in message
+  assert 'mixed by tower_0/sub, made in tests/coupling/test_check.py' in message
+  with pytest.raises(towers.UsageError, match=r'broadcast to \[batch, batch\], take x\[:, 0\]'):
+    judge(lambda *batch: model(*batch, then=tf.identity), xy(size), caplog)
 
 
 def test_a_penalty_of_examples_is_named_with_its_fix(caplog):

@@ -8,7 +8,9 @@ chosen places of the global batch:
   exchange    tower 0, rows A B  +  tower 1, C D   =   tower 0, rows A C  +  tower 1, B D
               where B and C are at the same places
 
-Where exchanges are equal and sizes are not, a sum stands where a mean belongs: that is refused.
+Where exchanges are equal and sizes are not, a sum stands where a mean belongs: that is refused. So
+it is where towers of unequal static sizes exchange, if what differs is the same once each tower's
+part is divided, or multiplied, by its size.
 Batches of one static size can only be exchanged: on other sizes the model is called beside.
 
 What a branch or a loop does on other data than these, no few rows tell.
@@ -25,7 +27,7 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.coupling.comparison import find_norm, find_share
 from towers.coupling.fed_towers import FedTowers, LeftOut, Share, Sides
-from towers.coupling.first_difference import LEAST, NOISE_SHARE, describe_culprit
+from towers.coupling.first_difference import LEAST, NOISE_SHARE, Culprit, describe_culprit
 from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
@@ -162,7 +164,7 @@ def _check_filler(fed) -> None:
   for gap in _find_gaps(fed, *firsts):
     culprit = _locate(fed, sides, fed.shake(sides.reference), [gap])
     raise UsageError(f'{what} {_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} '
-                     f'of itself{culprit}: {_PAD_FIX}.')
+                     f'of itself{culprit.text}: {_PAD_FIX}.')
 
 
 def _find_mixed(fed, num_parts) -> List[str]:
@@ -172,8 +174,11 @@ def _find_mixed(fed, num_parts) -> List[str]:
   if fed.sizes[0] is None:
     found = _judge_size(fed, orders, num_parts)
   else:
-    found = (_describe(fed, *_try_out(fed, sides, orders))
-             or _judge_beside(fed, orders, num_parts))
+    gaps, culprit = _try_out(fed, sides, orders)
+    for gap in gaps:
+      if gap.goes_by_size:
+        raise UsageError(_describe_size(fed, gap, num_parts))
+    found = _describe(fed, gaps, culprit) or _judge_beside(fed, orders, num_parts)
   return found or _describe_updates(write for write, values in fed.updates if not values)
 
 
@@ -204,18 +209,21 @@ def _judge_beside(fed, orders, num_parts) -> List[str]:
 def _judge_size(fed, orders, num_parts) -> List[str]:
   """Returns a sentence on what the parts of a batch do not add up to; refuses a sum for a mean."""
   gaps, culprit = _try_out(fed, _divide(fed), orders)
-  if not gaps or gaps[0].kind != 'sum':
+  if not gaps or gaps[0].kind != 'sum' or culprit.is_drawn:
     return _describe(fed, gaps, culprit)
   if fed.sizes[0] is None:  # Others have been exchanged.
     found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
     if found:
       return found
-  returned = fed.list_results(0)[gaps[0][:2]].op.inputs[0].op
-  raise UsageError(
-      f'{_NAMES["sum"].format(gaps[0].name)}, {format_op(returned)}, is no mean over the examples '
-      f'of a batch: over all examples of some parts it is not the sum of theirs, but differs by '
-      f'{gaps[0].share:.2g} of it. So the update of a step in {num_parts} parts (towers x '
-      f'micro-batches x workers) would not equal that of one. {_SCALE_FIX}')
+  raise UsageError(_describe_size(fed, gaps[0], num_parts))
+
+
+def _describe_size(fed, gap, num_parts) -> str:
+  returned = fed.list_results(0)[gap.kind, gap.name].op.inputs[0].op
+  return (f'{_NAMES["sum"].format(gap.name)}, {format_op(returned)}, is no mean over the examples '
+          'of a batch: what parts add up to depends on how many examples each of them has, by '
+          f'{gap.share:.2g} of it. So the update of a step in {num_parts} parts (towers x '
+          f'micro-batches x workers) would not equal that of one. {_SCALE_FIX}')
 
 
 def _deal(counts, towers, firsts=None) -> List[Share]:
@@ -288,15 +296,16 @@ def _list_orders(fed, side) -> List[np.ndarray]:
 
 
 class Gap(NamedTuple):
-  """What differs between two sides, and by what share."""
+  """What differs between two sides, by what share, and whether sizes alone explain it."""
   kind: str
   name: str
   share: float
+  goes_by_size: bool = False
 
 
-def _try_out(fed, sides, orders) -> Tuple[List[Gap], str]:
+def _try_out(fed, sides, orders) -> Tuple[List[Gap], Culprit]:
   """Returns what differs between the sides by more than rounding explains, of rows in the first
-  order in which anything does; and the first op that makes it differ, as the end of a sentence."""
+  order in which anything does; and the first op that makes it differ."""
   count = 1 + max(share.rows.max() for share in sides.reference)
   for order in orders:
     chosen = order[np.linspace(0, len(order) - 1, count).astype(int)]  # Of all, evenly.
@@ -312,11 +321,12 @@ def _try_out(fed, sides, orders) -> Tuple[List[Gap], str]:
           most if gap.kind == 'gradient' else noise[gap[:2]])]
       found = sure or [gap for gap in gaps if gap.kind != 'gradient']
       culprit = _locate(fed, tried, shaken, found)
-      if sure or culprit:
-        return found, culprit
+      if sure or culprit.text:
+        return [gap._replace(goes_by_size=_goes_by_size(fed, tried, gap, reference, other))
+                for gap in found], culprit
       if found:
         raise LeftOut('rounding decides in this model')
-  return [], ''
+  return [], Culprit()
 
 
 def _find_gaps(fed, reference, other) -> List[Gap]:
@@ -326,6 +336,18 @@ def _find_gaps(fed, reference, other) -> List[Gap]:
   gaps = [Gap(*key, share) for key, share in _compare(reference, other).items()
           if share > (of_sums if key[0] == 'sum' else of_values)]
   return sorted(gaps, key=lambda gap: (kinds.index(gap.kind), -gap.share))
+
+
+def _goes_by_size(fed, sides, gap, reference, other) -> bool:
+  """Returns whether a sum is the same if the part of each share is divided, or multiplied, by the
+  number of its examples."""
+  if gap.kind != 'sum':
+    return False
+  explained = min(_ROUNDING[fed.is_half][0], NOISE_SHARE * gap.share)
+  values = [side.get((gap.kind, gap.name), []) for side in (reference, other)]
+  totals = [[sum(float(value) * share.num_real ** power for share, value in zip(*side))
+             for side in zip(sides, values)] for power in (-1.0, 1.0)]
+  return any(find_share(ours, theirs, 0.0) <= explained for ours, theirs in totals)
 
 
 def _compare(reference, other) -> Dict[Tuple[str, str], float]:
@@ -361,7 +383,7 @@ def _describe(fed, gaps, culprit) -> List[str]:
   # The gradient of a penalty is a part of all.
   if gaps and gaps[0].kind in _NAMES and not (gaps[0].kind == 'gradient' and 'penalty' in first):
     found.append(f'{_NAMES[gaps[0].kind].format(gaps[0].name)} depends on other examples of the '
-                 f'batch, by {gaps[0].share:.2g} of itself{culprit}.')
+                 f'batch, by {gaps[0].share:.2g} of itself{culprit.text}.')
   if 'penalty' in first:
     op = fed.graph.get_operation_by_name(first['penalty'].name)
     found.append(f'The penalty {format_op(op)}, depends on the examples of a batch: return it as a '
@@ -375,11 +397,11 @@ def _describe_updates(updates) -> List[str]:
           f'each part by themselves ({format_op(write.op)}).' for write in updates][:1]
 
 
-def _locate(fed, sides, shaken, gaps) -> str:
+def _locate(fed, sides, shaken, gaps) -> Culprit:
   """Describes the first op that makes what differs first, and its like, differ."""
   alike = [gap for gap in gaps if gap.kind == gaps[0].kind and gap.kind in _NAMES]
   if not alike:
-    return ''
+    return Culprit()
   results, fed.runs_per_epoch = fed.list_results(0), None  # A name is worth its time.
   return describe_culprit(fed, sides, shaken, [results[gap[:2]] for gap in alike],
                           min(_ROUNDING[fed.is_half][1], gaps[0].share / 2))

@@ -6,7 +6,7 @@ cannot be fetched, and rounding may decide: through these the way leads on to wh
 """
 
 import contextlib
-from typing import Any, Dict, Iterable, Optional, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -22,29 +22,46 @@ LEAST = 1e-3  # What an op computes is compared with no less than this.
 NOISE_SHARE = 1 / 4  # Of a difference, by which rounding explains it.
 
 
+class Culprit(NamedTuple):
+  """The first op that makes values differ, as the end of a sentence, and whether it does so by what
+  is drawn; the text is '' if there is none to be seen."""
+  text: str = ''
+  is_drawn: bool = False
+
+
 def describe_culprit(fed: FedTowers, sides: Sides, shaken: Dict[Any, Any], roots: Iterable[Any],
-                     limit: float) -> str:
+                     limit: float) -> Culprit:
   """Describes the first op of the first tower that makes `roots` differ by more than a share of
-  their size, as the end of a sentence; returns '' if there is none to be seen.
+  their size.
 
   `shaken` is what makes weights a little other, see `FedTowers.shake`.
   """
   tensor = _find_culprit(fed, sides, shaken, [getattr(root, 'values', root) for root in roots],
                          limit)
   if tensor is None:
-    return ''
+    return Culprit()
   for value in (tensor, *tensor.op.inputs):
     draw = find_drawn(value)
     if draw is not None:
-      return (f'; what {format_op(draw)} draws for an example does not follow from its place in '
-              'the global batch')
+      return Culprit(f'; what {format_op(draw)} draws for an example does not follow from its '
+                     'place in the global batch', is_drawn=True)
   made = [tensor.op]
   if tensor.op._id > fed.towers[0].loss.op._id:  # What adds up gradients is made for no op alone.
     made += [value.op for value in reversed(tensor.op.inputs)]
   forward = next(filter(None, (getattr(op, '_original_op', None) for op in made)), tensor.op)
-  if forward is tensor.op:
-    return f'; its rows are first mixed by {format_op(tensor.op)}'
-  return f'; its rows are first mixed by {tensor.op.name}, in the gradient of {format_op(forward)}'
+  mixer = format_op(tensor.op) if forward is tensor.op else (
+      f'{tensor.op.name}, in the gradient of {format_op(forward)}')
+  return Culprit(f'; its rows are first mixed by {mixer}{_describe_broadcast(forward)}')
+
+
+def _describe_broadcast(op) -> str:
+  """Describes what an op does that takes values of the shapes [n, 1] and [n] to be pairs of all."""
+  shapes = [value.shape.as_list() for value in op.inputs if value.shape.ndims]
+  column, row = sorted(shapes, key=len, reverse=True) if len(shapes) == 2 else ([], [])
+  if (len(column), column[1:], len(row)) != (2, [1], 1) or row == [1] or column[0] == 1:
+    return ''
+  return (f', which broadcasts the shapes {column} and {row} to {column[:1] + row}'.replace(
+      'None', '?') + ': unless pairs are meant, take x[:, 0] of the former')
 
 
 def _find_culprit(fed, sides, shaken, roots, limit) -> Optional[Tensor]:

@@ -149,6 +149,9 @@ class Sums:
       if may_be_mean and value.shape.ndims and value.shape.as_list()[0] == 1:
         hint = (' Its first axis of 1 may come from a batch of one array, which is a tuple of one: '
                 'unpack it, as in `images, = batch`.')
+      elif value.shape.ndims == 2 and len(set(value.shape.as_list())) == 1:
+        hint = (' Where [batch, 1] and [batch] have been broadcast to [batch, batch], take x[:, 0] '
+                'of the former.')
       raise UsageError(f'{what} has the shape {value.shape}: {fix}. For more values, such as one '
                        f'per token, return towers.Weighted(values, weights).{hint}')
 
