@@ -358,12 +358,21 @@ def in_a_function(h):
   return tf.reshape(draw(h), tf.shape(h))
 
 
-UNKNOWN = {'of unique': of_unique, 'without order': without_order,
+def of_ragged_lengths(h):
+  lengths = tf.cast(tf.floor(2 + 1.99 * h[:, 0]), tf.int64)
+  ragged = tf.RaggedTensor.from_row_lengths(tf.ones([tf.reduce_sum(lengths)]), lengths)
+  kept = tf.nn.dropout(ragged.values, rate=0.5)
+  return h + tf.math.unsorted_segment_sum(kept, ragged.value_rowids(), tf.shape(h)[0])[:, None]
+
+
+UNKNOWN = {'of ragged lengths': of_ragged_lengths, 'of unique': of_unique,
+           'without order': without_order,
            'by seed of the batch': by_seed_of_the_batch, 'in a function': in_a_function,
            'map_fn of unique': map_fn_of_unique}
 
 
-@pytest.mark.nightly(but=['of unique-keep', 'in a function-keep', 'without order-carry'])
+@pytest.mark.nightly(but=['of unique-keep', 'of ragged lengths-keep', 'in a function-keep',
+                          'without order-carry'])
 @pytest.mark.parametrize('last_batch', ['keep', 'carry'])
 @pytest.mark.parametrize('name', UNKNOWN)
 def test_what_is_neither_found_nor_counted_is_named_with_its_line(name, last_batch, monkeypatch,
@@ -374,6 +383,7 @@ def test_what_is_neither_found_nor_counted_is_named_with_its_line(name, last_bat
                in record.message]
   line = UNKNOWN[name].__code__.co_firstlineno
   assert any(f'test_draws.py, line {number}' in message for number in range(line, line + 5))
+  assert 'draw for rows that the data pads, as by towers.padded' in message
   caplog.clear()
   train(name, 1, last_batch=last_batch)
   assert 'number of towers' not in caplog.text

@@ -142,7 +142,9 @@ def _warn_of_unknown(ops: Sequence[Operation]) -> None:
         'What these ops draw may depend on the number of towers, for which numbers are those of an '
         'example was neither found nor counted: %s. Draw in a shape that has the rows of the batch '
         'as an axis of its own, as tf.random.normal([tf.shape(x)[0], ...]), and reshape it next to '
-        'the draw; by tf.random.normal or tf.random.uniform, outside of any tf.function.', names)
+        'the draw; by tf.random.normal or tf.random.uniform, outside of any tf.function. Instead '
+        'of the values of ragged examples, or of strings that the model splits, draw for rows that '
+        'the data pads, as by towers.padded.', names)
 
 
 def warn_of_left(ops: Sequence[Operation]) -> None:
