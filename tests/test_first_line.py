@@ -139,6 +139,14 @@ def build(model=model, **settings):
      "its values, as NumPy and .numpy() do, and it has none while the graph is built: write "
      "TensorFlow's own function, as tf.reduce_mean(x) for np.mean(x), or tf.py_func("),
     (lambda: dict(model=lambda *given: np.exp(model(*given))), 'asks a tensor for its values'),
+    (lambda: dict(train=towers.from_arrays(FEATURES), model=lambda batch, is_training: (
+        tf.layers.dense(batch, 1))), 'on a batch of the shapes 0: (2, 4): take it apart, as '
+     '`[x] = batch` for one array'),
+    (lambda: dict(model=lambda batch, is_training: batch.shape), 'take it apart, as '),
+    (lambda: dict(model=lambda batch, is_training: batch['x']), 'take it apart, as '),
+    (lambda: dict(train=towers.from_arrays({'x': FEATURES, 'Y': LABELS}),
+                  model=lambda batch, is_training: model((batch['x'], batch['y']), is_training)),
+     "The batch has the keys and shapes Y: (2,), x: (2, 4), and the model looks up 'y' at "),
     (lambda: dict(model=lambda *given: model(*given) * given[0][0].numpy()), 'asks a tensor for'),
     (lambda: dict(model=lambda *given: model(*given) * float(given[0][0][0, 0])),
      'asks a tensor for its values')])
@@ -244,6 +252,7 @@ class Own(towers.Callback):
     (None, dict(callbacks=[lambda step: None]), 'a function of callbacks takes (step), and is '
      'called with (step, loss): write callbacks=[lambda step, loss: …].'),
     (None, dict(epoch=3), 'towers.train has no argument epoch: did you mean epochs?'),
+    (None, dict(patience=3), 'no argument patience: did you mean early_stopping?'),
     (None, dict(batch_size=3), 'towers.train has no argument batch_size: give batch_size to '
      'towers.Program.'),
     (None, dict(validation='none'), 'no argument validation: give validation=None to '

@@ -118,19 +118,22 @@ def describe_shapes(part: Component, shape: Any, fix: str) -> str:
 
 @contextlib.contextmanager
 def naming_errors(batch: Any) -> Iterator[None]:
-  """Makes an error of a model that TensorFlow tells in its own words a UsageError."""
+  """Makes an error of a model that TensorFlow or Python tells in its own words a UsageError."""
   try:
     yield
   except UsageError:
     raise
-  except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-    told = next((told for pattern, told in _MISTAKES.items() if re.search(pattern, str(error))), '')
-    if not told:
+  except (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError,
+          ValueError) as error:
+    text, paths = f'{type(error).__name__}: {error}', find_paths(batch)
+    told = next((told for pattern, told in _MISTAKES.items() if re.search(pattern, text)), '')
+    has_keys = any(re.search('[^0-9/]', path) for path in paths)
+    if not told or isinstance(error, KeyError) and not has_keys:
       raise
     from towers.tensorflow_v1 import tf
     dtypes, shapes = [
         ', '.join(f'{path}: {what(leaf)}'.lstrip(': ')
-                  for path, leaf in zip(find_paths(batch), tf.nest.flatten(batch)))
+                  for path, leaf in zip(paths, tf.nest.flatten(batch)))
         for what in (lambda leaf: leaf.dtype.name, lambda leaf: leaf.shape)]
     line = find_own_line(error.__traceback__)
     raise UsageError(told.format(
@@ -140,6 +143,15 @@ def naming_errors(batch: Any) -> Iterator[None]:
 
 # What a model does wrong, by what TensorFlow says of it; the first that matches is told.
 _MISTAKES = {
+    '^KeyError':
+    'The batch has the keys and shapes {shapes}, and the model looks up {error}{at}',
+
+    r"(not|got value) 'TensorShape|'(tuple|dict)' object has no attribute '(shape|dtype|get_shape)|"
+    'tuple indices must be integers':
+    'The model takes a tuple or a dict for a tensor, on a batch of the shapes {shapes}: take it '
+    'apart, as `[x] = batch` for one array, `x, y = batch` for two, or x = batch["x"]. Python '
+    'says{at}: {error}',
+
     'as a Python `bool`':
     'The model decides in Python by a tensor{at}, whose value only a run knows: write '
     'tf.cond(value, lambda: …, lambda: …), or tf.where.',

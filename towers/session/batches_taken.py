@@ -60,7 +60,9 @@ def _explain(graph, fetch, error):
     tail = '/' + fetch.split(':')[0]
     alike = [name for name in names if name.endswith(tail)] or difflib.get_close_matches(
         tail, names)
-    return f'The program has no {fetch}: fetch one of {shorten(alike or names)}.'
+    weights = graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
+    alike = alike or [variable.op.name for variable in weights]
+    return f'The program has no {fetch}: fetch one of {shorten(alike)}.'
   if isinstance(error, ValueError):
     return f'{fetch!r} is of another graph: make it in `with program.graph.as_default():`.'
   return (f'session.run got {describe(fetch)}, and fetches tensors, ops and names of the program: '

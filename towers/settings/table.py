@@ -261,6 +261,11 @@ GROUPS = {
     ),
 }
 SETTINGS = {setting.name: setting for group in GROUPS.values() for setting in group}
+# What other libraries call a setting.
+_IN_OTHERS = {
+    'patience': 'early_stopping', 'monitor': 'best_metric', 'max_steps': 'steps',
+    'num_steps': 'steps', 'save_every': 'checkpoint_every', 'model_dir': 'checkpoint_dir',
+    'log_dir': 'summary_dir', 'logdir': 'summary_dir', 'verbose': 'quiet'}
 
 
 def arguments_of(of: str) -> Dict[str, Setting]:
@@ -277,11 +282,13 @@ def common_to_workers(settings: Mapping[str, Any]) -> Dict[str, Any]:
 def find_meant(typed: str, names: Sequence[str]) -> List[str]:
   """Returns the names that someone may have meant, at most three, the likeliest first.
 
-  Names of similar letters, with the word in them, or of these initials: `lr` is learning_rate.
+  What other libraries call them; names of similar letters, with the word in them, or of these
+  initials: `lr` is learning_rate.
   """
   typed = typed.lower().replace('-', '_')
   bare = typed[len('no'):] if typed.startswith('no') else typed
   similar = difflib.get_close_matches(bare, names, cutoff=0.75)
   initials = [name for name in names if ''.join(word[0] for word in name.split('_')) == typed]
   within = [name for name in names if set(bare.split('_')) <= set(name.split('_'))]
-  return list(dict.fromkeys(similar + initials + within))[:3]
+  called = [name for name in names if name == _IN_OTHERS.get(typed)]
+  return list(dict.fromkeys(called + similar + initials + within))[:3]
