@@ -332,13 +332,18 @@ def test_a_run_takes_the_steps_itself():
     towers.train(build(), steps=2, quiet=True, callbacks=[Acts(lambda run: run.session.train(), 1)])
 
 
-def test_a_writer_without_a_folder_writes_nothing():
+def test_a_writer_without_a_folder_writes_nothing_and_says_so_once(capsys):
   def write(run):
     run.writer.text('words', 'to nobody')
+    run.writer.scalar('one', 1)
     with pytest.raises(towers.UsageError, match=r'has the shape \[2, 2\]'):
       run.writer.image('picture', np.zeros([2, 2]))
+    with pytest.raises(towers.UsageError, match=r'histogram got a NumPy array of shape \[3\] as '
+                                                r"its tag, which comes first: write .*\('tag', va"):
+      run.writer.histogram(np.zeros(3), 'numbers')
 
   towers.train(build(), steps=1, quiet=True, callbacks=[Acts(write, 1)])
+  assert ''.join(capsys.readouterr()).count('by run.writer is lost without summary_dir') == 1
 
 
 def test_a_run_ends_in_time_and_exits_with_0(tmp_path, capsys):

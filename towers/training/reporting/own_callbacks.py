@@ -52,4 +52,6 @@ def build_callbacks(settings: RunSettings, told: Mapping[str, Any], description:
     callbacks.append(MetricSamples(session, every=every, metric_writers=writers,
                                    has_validated=history.has_validated))
     callbacks.extend(writers)
-  return callbacks, Writer(summaries, lambda: session.step)
+  # Other workers than the chief keep none, whatever the run has.
+  is_chief = session.program.workers.rank == 0
+  return callbacks, Writer(summaries, lambda: session.step, warn if is_chief else None)

@@ -6,6 +6,7 @@ import numpy as np
 
 from towers.base.usage_error import UsageError
 from towers.data.formats.png import encode_png
+from towers.settings.arguments import describe
 from towers.tensorflow_v1 import tf
 from towers.training.reporting.summaries import Summaries, text_value
 
@@ -13,14 +14,16 @@ _NUM_BINS = 30
 
 
 class Writer:
-  """Writes to the run's summaries at its current step; does nothing without a summary_dir."""
+  """Writes to the run's summaries at its current step; without a summary_dir it only warns."""
 
-  def __init__(self, summaries: Optional[Summaries], step: Callable[[], int]):
-    """Takes what writes events, or None, and what returns the current step."""
-    self._summaries, self._step = summaries, step
+  def __init__(self, summaries: Optional[Summaries], step: Callable[[], int],
+               warn: Optional[Callable[[str], None]] = None):
+    """Takes what writes events, or None, what returns the current step, and what warns of None."""
+    self._summaries, self._step, self._warn = summaries, step, warn
 
   def scalar(self, tag: str, value: float) -> None:
     """Adds a point to a curve."""
+    _check_tag(tag, 'scalar')
     self._add(lambda: [tf.Summary.Value(tag=tag, simple_value=float(value))])
 
   def image(self, tag: str, images: Any) -> None:
@@ -31,6 +34,7 @@ class Writer:
     Raises:
       UsageError: the array has another shape.
     """
+    _check_tag(tag, 'image')
     images = np.asarray(images)
     if images.ndim == 3:
       images = images[None]
@@ -47,6 +51,7 @@ class Writer:
 
   def histogram(self, tag: str, values: Any) -> None:
     """Adds a histogram of all numbers of an array."""
+    _check_tag(tag, 'histogram')
     values = np.asarray(values, np.float64).ravel()
     counts, edges = np.histogram(values, _NUM_BINS)
     self._add(lambda: [tf.Summary.Value(tag=tag, histo=tf.HistogramProto(
@@ -66,3 +71,12 @@ class Writer:
   def _add(self, build_values):
     if self._summaries is not None:
       self._summaries.add(self._step(), tf.Summary(value=build_values()))
+    elif self._warn is not None:
+      self._warn('WARNING: what a callback writes by run.writer is lost without summary_dir')
+      self._warn = None
+
+
+def _check_tag(tag, method):
+  if not isinstance(tag, str):
+    raise UsageError(f'run.writer.{method} got {describe(tag)} as its tag, which comes first: '
+                     f"write run.writer.{method}('tag', value).")
