@@ -26,7 +26,7 @@ def name(value):
 
 @pytest.fixture(name='on_gpus')
 def count_cpus_as_gpus(monkeypatch):
-  for module in ('finite', 'device_gate'):
+  for module in ('all_finite', 'device_gate'):
     monkeypatch.setattr(f'towers.update.{module}.is_gpu', lambda device: True)
 
 

@@ -102,7 +102,7 @@ def test_groups_may_have_functions():
     (lambda pairs, step: None, r'returned \[None\]: return the op that updates'),
     (lambda pairs, step: pairs[0][1].assign_sub(
         tf.cast(tf.assign_add(step, 1), tf.float32) * pairs[0][0]),
-     'reads global_step by .*made in .*test_function.py.*compute with global_step . 1')])
+     'reads global_step by .*made in .*test_optimizer_function.py.*compute with global_step . 1')])
 def test_what_a_function_may_not_do(change, match):
   with pytest.raises(UsageError, match=match):
     small.program(optimizer=change)
