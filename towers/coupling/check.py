@@ -185,7 +185,7 @@ def _find_mixed(fed, num_parts) -> List[str]:
 def _judge_beside(fed, orders, num_parts) -> List[str]:
   """Calls a model whose batches have one static size on others, as `_judge_size` needs them."""
   seconds = len(_SIZES) * len(fed.forward) * _OP_SECONDS
-  is_by_example = all(value.op.type == 'Sum' for value in fed.towers[0].sums.values())
+  is_by_example = all(map(_is_by_example, fed.towers[0].sums.values()))
   if is_by_example and seconds > _SHORT_SECONDS:
     return []
   fed.check_price('calling the model twice more', seconds)
@@ -215,7 +215,15 @@ def _judge_size(fed, orders, num_parts) -> List[str]:
     found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
     if found:
       return found
-  raise UsageError(_describe_size(fed, gaps[0], num_parts))
+  gap = gaps[0]
+  if _is_by_example(fed.list_results(0)[gap.kind, gap.name]) and not gap.goes_by_size:
+    return _describe(fed, gaps, culprit)  # Too weak a mixing for the few that were exchanged.
+  raise UsageError(_describe_size(fed, gap, num_parts))
+
+
+def _is_by_example(total) -> bool:
+  """Returns whether a total is of one value per example, and no mean of the model's own."""
+  return total.op.type == 'Sum'
 
 
 def _describe_size(fed, gap, num_parts) -> str:
