@@ -42,11 +42,13 @@ class Session(OpenSession):
   Attributes:
     program: the program that it runs.
     watchdog: ends the process after `stall_seconds` without progress.
+    is_of_run: whether a run takes all steps, so that `train` is refused.
   """
 
   def __init__(self, program: TrainingGraph, **settings: Any):
     """Prepares, with the arguments of `towers.Program.session`; the session opens with `with`."""
     super().__init__(program, **settings)
+    self.is_of_run = False
     self._mark = np.zeros([])  # Of the training metrics, when they were last asked for.
     self._find_taken = functools.lru_cache(maxsize=None)(functools.partial(find_taken, program))
     self._forward_cache = ForwardCache(program)
@@ -63,6 +65,10 @@ class Session(OpenSession):
       RunError: the loss or a gradient is NaN or infinite, also when the step is taken again. No
         variable has changed; the step counts as done, so that one may go on.
     """
+    if self.is_of_run:  # Neither its loop nor a callback would see the step.
+      raise UsageError('run.session.train() is a step beside those of the run, which takes all '
+                       'steps itself: give towers.train more by steps= or epochs=, or write a loop '
+                       'of your own, with program.session() as session.')
     if batch is None:
       loss, not_finite = self.take_step()
       if not_finite is not None:

@@ -45,16 +45,6 @@ from towers.training_graph import TrainingGraph
 from towers.workers.worker import Worker, join_workers
 
 
-class _SessionOfRun(Session):
-  """Session of a run, which takes all steps itself."""
-
-  def train(self, batch: Any = None) -> float:
-    """Refuses, since neither the loop nor a callback would see the step."""
-    raise UsageError('run.session.train() is a step beside those of the run, which takes all steps '
-                     'itself: give towers.train more by steps= or epochs=, or write a loop of your '
-                     'own, with program.session() as session.')
-
-
 class Run:
   """A training run of a program; out of memory it may go on in another graph.
 
@@ -247,8 +237,9 @@ class Run:
     if settings.keeps_curves:
       program.build_gradient_norm()
     self.program, self._callbacks = program, Callbacks(self, (), self._users)
-    self.session = session = _SessionOfRun(program, stall_seconds=settings.stall_seconds,
-                                           **settings.session_settings())
+    self.session = session = Session(program, stall_seconds=settings.stall_seconds,
+                                     **settings.session_settings())
+    session.is_of_run = True
     with session.opened(startup, worker), session.as_default():
       checkpoints = session.checkpoints_in(
           settings.checkpoint_dir, keep=settings.keep_checkpoints, new_data=settings.new_data,
