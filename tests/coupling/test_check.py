@@ -266,6 +266,15 @@ def test_a_sum_is_refused_with_its_line_whatever_the_shares(model, line, setting
     judge(model, xy(39), caplog, **settings)
 
 
+def test_sums_of_micro_batches_are_no_updates_of_the_model(caplog, capsys):
+  def model(batch, is_training):
+    x = batch_norm(dense(batch['x'], 4, 'h'), is_training, name='norm')
+    return ce(dense(x, 4, 'd'), batch['y'])
+
+  assert not judge(model, xy(16), caplog, num_towers=3, batch_size=8, accumulate=2)
+  assert 'not measured' not in ''.join(capsys.readouterr())
+
+
 def test_a_gradient_that_is_mixed_before_joined_moments_is_named(caplog):
   @tf.custom_gradient
   def unit(x):

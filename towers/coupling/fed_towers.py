@@ -124,7 +124,8 @@ class FedTowers:
                if not all(map(is_moving_average, write.variables))]
     # A static size of the batch is a constant, and another one in a tower of another size.
     self.updates = [(write, values) for write, values in updates
-                    if write.op in of_batch or values and len(set(self.sizes)) > 1]
+                    if write.op in of_batch or write.op in own and values
+                    and len(set(self.sizes)) > 1]
     self._moments = [total for total in batch_sums if total not in self.totals]
     self._moments += find_moments(self.writes, of_batch, self.forward)
     # Of moments and sums that are fixed, the gradients are those of other parts too.
