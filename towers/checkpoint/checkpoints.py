@@ -248,9 +248,9 @@ class Checkpoints:
 
   def _find_point(self, session, path):
     """Returns where the data stands; notes other data, another order, or steps of another size."""
-    step = int(session.run(get_global_step()))
     if self._inputs is None:
       return None
+    step = int(session.run(get_global_step()))
     reader, data, plan = tf.train.load_checkpoint(path), self._data, self._inputs.plan
     texts, is_new = [], False
     if data is not None:

@@ -91,7 +91,7 @@ class Forward:
 
   Attributes:
     variables: of its graph, by name.
-    version: of the weights that it has, for whoever loads them; None before.
+    version: of the weights that it has, as `ForwardCache` counts them; None before any.
   """
 
   def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,

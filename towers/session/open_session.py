@@ -243,7 +243,7 @@ class OpenSession:
     return path
 
   def _resume_by(self, restore: Callable[[Any], Optional[Restored]],
-                   history: Optional[History] = None) -> Optional[str]:
+                 history: Optional[History] = None) -> Optional[str]:
     """The chief restores a checkpoint, by `restore(session)`, and all workers resume from it.
 
     Returns its path, or None without one.

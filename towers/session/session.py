@@ -7,7 +7,7 @@
 
 A training run and an evaluator are loops over its public methods. They open it by `opened`, and
 decide themselves where it goes on from, by `resume`, `resume_snapshot` or `restore_to_measure`;
-whoever trains then calls `start`.
+only a run that trains then calls `start`.
 """
 
 import contextlib

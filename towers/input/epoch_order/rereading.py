@@ -101,7 +101,7 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
           read(session, other)
 
   ends_at = time.monotonic() + _MOST_SECONDS
-  reading = start_thread(read_all, 'order')
+  reading = start_thread(read_all, 'rereading')
   reading.join(_MOST_SECONDS)  # A source that does not answer is left waiting.
   return found[0] if found else None
 

@@ -43,7 +43,7 @@ def check_state(inside: Iterable[str], nodes: Dict[str, Any]) -> None:
       holds_state[kind] = _makes_handle(graph.get_operation_by_name(name).op_def)
     if holds_state[kind]:
       raise UsageError(f'The op {name} ({kind}) of the model holds what other ops have set, as a '
-                       f'lookup table does, and clones of the tower leave these ops out.')
+                       'lookup table does, and clones of the tower leave these ops out.')
     called = itertools.chain([kind], (inner.op for _, inner in walk_called(graph, nodes[name])))
     for found in filter(_CALLS_PYTHON.__contains__, called):
       raise UsageError(f'The op {name} ({found}) of the model calls a Python function, which '
