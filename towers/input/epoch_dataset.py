@@ -51,7 +51,7 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
   def build_elements(packed):
     span = Span(*tf.unstack(packed))
     if examples.elements is None:
-      elements = _order_indices(examples, plan, shard, span, [packed, fed.start], seed=seed)
+      elements = _order_indices(examples, plan, shard, packed, fed.start, seed=seed)
     else:
       elements = examples.elements(*fed.arrays)
       if not (examples.read or examples.parse_example):
@@ -60,26 +60,40 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
       own_seed = None if seed is None else (
           span.epoch * 1000003 + seed * 104729 + 1) % (2 ** 31 - 1)
       elements = _order_elements(elements, examples, plan, shard, span, seed=own_seed)
-    elements = examples.parse_singly(elements, fed.arrays, epoch=span.epoch,
-                                     parallel_calls=parallel_calls)
-    elements = _encode_examples(elements, examples)
+    elements = parse(elements, span.epoch)
     if not examples.takes_epoch:
       return elements
     return tf.data.Dataset.zip((elements, tf.data.Dataset.from_tensors(span.epoch).repeat()))
 
+  def parse(elements, epoch=None):
+    elements = examples.parse_singly(elements, fed.arrays, epoch=epoch,
+                                     parallel_calls=parallel_calls)
+    return _encode_examples(elements, examples)
+
   def find_spans(later, start):
-    spans = plan.started_at(start).spans(int(later))
-    spans = np.array(spans, np.int64).reshape(-1, len(Span._fields))
-    return spans, -(-(spans[:, 2] - spans[:, 1]).sum() // plan.micro_batch_size)
+    spans = np.array(plan.started_at(start).spans(int(later)), np.int64)
+    return spans.reshape(-1, len(Span._fields))
+
+  def count_batches(later, start):
+    spans = find_spans(later, start)
+    return -(-(spans[:, 2] - spans[:, 1]).sum() // plan.micro_batch_size)
+
+  def call(function, later, shape):
+    # By Python: ops on these few numbers are most of what an iterator takes to build.
+    found = tf.numpy_function(function, [later, fed.start], tf.int64, name=OWN_FUNCTION)
+    found.set_shape(shape)
+    return found
 
   def build_epoch(later):
-    # By Python: ops on these few numbers are most of what an iterator takes to build.
-    spans, num_batches = tf.numpy_function(find_spans, [later, fed.start], [tf.int64, tf.int64],
-                                           name=OWN_FUNCTION)
-    spans.set_shape([None, len(Span._fields)])
-    num_batches.set_shape([])
-    elements = tf.data.Dataset.from_tensor_slices(spans).flat_map(as_written(build_elements))
-    return elements if plan.carries else batch(elements, None if plan.is_even else num_batches)
+    if examples.elements or examples.read or examples.takes_epoch:
+      spans = tf.data.Dataset.from_tensor_slices(call(find_spans, later, [None, len(Span._fields)]))
+      elements = spans.flat_map(as_written(build_elements))
+    else:  # Only their order depends on the epoch, and joining spans would cost as much as batches.
+      elements = parse(_order_indices(examples, plan, shard, later, fed.start, seed=seed))
+    if plan.carries:
+      return elements
+    is_counted = shard.num_shards > 1 and not plan.is_even
+    return batch(elements, call(count_batches, later, []) if is_counted else None)
 
   def batch(elements, num_batches=None):
     padding = choose_padding(elements, examples.padding, examples.name)
@@ -94,29 +108,35 @@ def _encode_examples(elements, examples):
   return elements if examples.parse_batch else encode_dataset(elements, examples.name)
 
 
-def _order_indices(examples, plan, shard, span, packed, *, seed):
-  """Returns the indices that a shard takes in a span of an epoch, as a data set.
+def _order_indices(examples, plan, shard, taken, start, *, seed):
+  """Returns the indices that a shard takes, as a data set: in a span, or in all of an epoch.
+
+  What is `taken` is a span, or how much later the epoch is than the one in which steps begin.
 
   A thread of the input runs Python for their order. Ops would permute as fast, but take eight
   iterators two seconds to build and as long to start.
   """
-  if seed is None and examples.buckets is None:
-    return _take_places(tf.data.Dataset.range(span.position, span.end), shard, span.place)
   order, size = plan.order(seed=seed, buckets=examples.buckets), _BLOCK * shard.num_shards
 
-  def take(begin, packed, start):
-    epoch, position, end, place = packed.tolist()
-    positions = np.arange(begin, min(begin + size, end))
-    if shard.num_shards > 1:
-      positions = positions[shard.number_of(positions - position + place) == shard.position]
-    return order(positions, epoch, start)
+  def take(begin, taken, start):
+    spans = [Span(*taken.tolist())] if taken.ndim else plan.started_at(start).spans(int(taken))
+    indices = [np.zeros([0], np.int64)]
+    for epoch, position, end, place in spans:
+      positions = np.arange(position + max(begin, 0), min(position + begin + size, end))
+      if shard.num_shards > 1:
+        positions = positions[shard.number_of(positions - position + place) == shard.position]
+      if positions.size:
+        indices.append(order(positions, epoch, start))
+      begin -= end - position
+    return np.concatenate(indices)
 
   def order_block(begin):
-    indices = tf.numpy_function(take, [begin, *packed], tf.int64)
+    indices = tf.numpy_function(take, [begin, taken, start], tf.int64)
     indices.set_shape([None])
     return indices
 
-  return unbatch(tf.data.Dataset.range(span.position, span.end, size).map(as_written(order_block)))
+  # A resumed epoch has fewer, and empty blocks at its end.
+  return unbatch(tf.data.Dataset.range(0, plan.num_examples, size).map(as_written(order_block)))
 
 
 def _order_elements(elements, examples, plan, shard, span, *, seed):

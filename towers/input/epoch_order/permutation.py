@@ -29,15 +29,21 @@ def permute(positions: Any, *, size: Any, seed: Any, epoch: Any) -> np.ndarray:
   Over all positions 0 … size-1, each number below `size` comes once. Size, seed and epoch are
   numbers, or arrays of one for each position.
   """
-  positions = np.asarray(positions, np.int64)
-  size, keys = np.asarray(size), _build_keys(seed, epoch)
-  numbers = _encipher(positions, size, keys)
+  keys, side = _build_keys(seed, epoch), np.ceil(np.sqrt(size)).astype(np.int64)
+  moduli = [side, -(-size // side)]
+  if np.ndim(size) == 0:  # An array modulo a number of Python is faster.
+    moduli = [int(modulus) for modulus in moduli]
+  numbers = _encipher(np.asarray(positions, np.int64), moduli, keys)
   while True:
     beyond = numbers >= size
     if not beyond.any():
       return numbers
-    numbers[beyond] = _encipher(numbers[beyond], *(
-        part if part.shape[-1:] in ((), (1,)) else part[..., beyond] for part in (size, keys)))
+    numbers[beyond] = _encipher(numbers[beyond], _select(moduli, beyond), _select(keys, beyond))
+
+
+def _select(parts, chosen):
+  """Returns the numbers for the chosen positions, of parts of one for each position or for all."""
+  return [part if np.size(part) == 1 else part[chosen] for part in parts]
 
 
 def _build_keys(seed, epoch):
@@ -48,10 +54,9 @@ def _build_keys(seed, epoch):
   return mix(state + np.array(rounds), np)
 
 
-def _encipher(numbers, size, keys):
+def _encipher(numbers, moduli, keys):
   """Returns other numbers below a · b, for int64 ones below it."""
-  side = np.ceil(np.sqrt(size)).astype(np.int64)
-  moduli = side, -(-size // side)
+  side = moduli[0]
   right = numbers // side
   left = numbers - right * side
   for index, key in enumerate(keys):
