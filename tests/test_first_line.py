@@ -125,6 +125,14 @@ def build(model=model, **settings):
     (lambda: dict(optimizer=tf.train.MomentumOptimizer(0.1, 'much')), "momentum is 'much', a text"),
     (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate='0.01'),
      "learning_rate is '0.01': give a number, as learning_rate=0.001, or a scalar tensor."),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=float('nan')),
+     'learning_rate=nan: it must be a finite number of at least 0.'),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=-0.1),
+     'learning_rate=-0.1: it must be a finite number of at least 0.'),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=tf.constant(0.1)),
+     'of another graph than the program: give a function that makes it, as learning_rate=lambda '),
+    (lambda: dict(train=towers.from_arrays(tf.zeros([4, 3]))),
+     'has no values outside of a session: give a NumPy array, or tensors in the function of '),
     (lambda: dict(train=towers.from_arrays(FEATURES[:, :3], LABELS)),
      'shapes do not fit, on a batch of the shapes 0: (2, 3), 1: (2,): see what it has there by '
      'print(tensor.shape), and change it by tf.reshape, or the shape of the variable. TensorFlow '

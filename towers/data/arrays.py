@@ -185,6 +185,9 @@ def _describe(column: _Column) -> str:
 def _feedable(array: Any, label: str, name: str) -> Tuple[np.ndarray, ...]:
   """Returns what is fed of a component, see `_Column`, as TensorFlow takes it."""
   rows = _find_rows(array)
+  if hasattr(array, 'graph'):
+    raise UsageError(f'{name}: {label} is {array!r}, which has no values outside of a session: '
+                     'give a NumPy array, or tensors in the function of towers.from_dataset.')
   if any(isinstance(part, np.ma.MaskedArray) for part in (array, *(rows or ()))):
     raise UsageError(f'{name}: {label} is a masked array, and its batches would hold what lies '
                      'under the mask: give array.filled(value), and where it matters '

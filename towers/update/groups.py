@@ -183,7 +183,14 @@ def choose_rate(optimizer: Optimizers,
       check_parameters(learning_rate, 'learning_rate', 'plan',
                        fix='write learning_rate=lambda plan: …')
     with tf.device(HOST):
-      return _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
+      rate = _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
+    if isinstance(rate, float) and not 0 <= rate < np.inf:
+      raise UsageError(f'learning_rate={rate:g}: it must be a finite number of at least 0.')
+    if getattr(rate, 'graph', None) not in (None, tf.get_default_graph()):
+      raise UsageError(f'learning_rate is {rate!r} of another graph than the program: give a '
+                       'function that makes it, as learning_rate=lambda plan: '
+                       'tf.train.cosine_decay(0.1, tf.train.get_global_step(), 1000).')
+    return rate
   return _read_rate(optimizers[0])
 
 
