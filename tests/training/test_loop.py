@@ -370,7 +370,7 @@ def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():
   recorder = Recorder()
   bad_records = BadRecords('fail')
   with contextlib.suppress(UsageError):
-    bad_records.report('a/file', 12, 'torn', record=3)
+    bad_records.report('a/file', 12, 3, 'torn')
   failure = pytest.raises(UsageError, match='a/file: record 3 at byte 12: torn')
   with failure, watch_records([BadRecords('skip'), bad_records], recorder):
     raise tf.errors.UnknownError(None, None, 'in a thread')
@@ -380,7 +380,7 @@ def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():
   assert recorder.lines == []
   bad_records = BadRecords('skip', io.StringIO(), 'train')
   with watch_records([bad_records], recorder):
-    bad_records.report('a/file', 12, 'torn', record=3)
+    bad_records.report('a/file', 12, 3, 'torn')
   assert recorder.lines == ['WARNING: train: skipped 1 damaged record in 1 file: a/file (1)']
 
 

@@ -29,6 +29,7 @@ class BadRecords:
   """The policy for damaged records, and a log of them.
 
   Attributes:
+    skips: whether damaged records are left out.
     failure: what `report` has raised first, or None.
     on_failure: called with that in its thread before it is raised.
   """
@@ -40,21 +41,21 @@ class BadRecords:
       UsageError: an unknown policy.
     """
     check_choice('on_bad_record', policy, POLICIES)
-    self.policy = policy
+    self.skips = policy == 'skip'
     self.failure: Optional[str] = None
     self.on_failure: Callable[[str], Any] = lambda message: None
     self._stream, self._name = stream, name and f'{name}: '
     self._lock = threading.Lock()
     self._places: Set[Tuple[str, int]] = set()
 
-  def report(self, path: str, offset: int, reason: str, *, record: Optional[int] = None) -> None:
+  def report(self, path: str, offset: int, record: Optional[int], reason: str) -> None:
     """Logs damage, once however many epochs meet it.
 
     Args:
       path: the file.
       offset: of the damage in it, in bytes.
-      reason: what is wrong.
       record: the index in the file; None for what follows the last record.
+      reason: what is wrong.
 
     Raises:
       UsageError: the policy is 'fail'; names all of this, and the setting.
@@ -62,7 +63,7 @@ class BadRecords:
     what = 'the end' if record is None else f'record {record:,}'
     place = f'{path}: {what} at byte {offset}: {reason}'
     with self._lock:
-      if self.policy == 'fail':
+      if not self.skips:
         message = place + ('. Correct the file or what reads it, or leave such records out with '
                            'on_bad_record=skip.')
         if self.failure is None:

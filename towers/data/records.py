@@ -24,7 +24,7 @@ from towers.data.dataset_ops import check_draws, find_parsing
 from towers.data.examples import Examples
 from towers.data.formats.example import make_quotable, read_example
 from towers.data.formats.tfrecord import FileIndex, Records, load_index
-from towers.data.stand_ins import build_report, map_chunks
+from towers.data.stand_ins import map_chunks
 from towers.process.threads import Threads
 
 _THREADS = 16
@@ -107,7 +107,7 @@ def open_records(paths: Sequence[str], bad_records: BadRecords, *, counts: Mappi
     check_damage(index, bad_records)
     count = counts.get(os.path.basename(index.path))
     if count is not None and count != len(index.lengths):
-      bad_records.report(index.path, 0, f'the file has {len(index.lengths):,} records, and '
+      bad_records.report(index.path, 0, None, f'the file has {len(index.lengths):,} records, and '
                          f'{counted_by} counts {count:,}')
   records = Records(indexes)
   if not len(records):
@@ -125,11 +125,10 @@ def check_damage(index: FileIndex, bad_records: BadRecords) -> None:
   damage = index.damage
   if damage is not None:
     bad_records.report(
-        index.path, damage.offset,
-        f'{damage.reason}; the rest of the file, {damage.num_bytes:,} bytes, is lost',
-        record=damage.record)
+        index.path, damage.offset, damage.record,
+        f'{damage.reason}; the rest of the file, {damage.num_bytes:,} bytes, is lost')
   elif not len(index.lengths):
-    bad_records.report(index.path, 0, 'the file is empty')
+    bad_records.report(index.path, 0, None, 'the file is empty')
 
 
 def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
@@ -143,21 +142,15 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
                    np.zeros(len(records), bool), bad_records)
   unequal = Examples(num_examples=len(records), num_bytes=records.lengths, name=name,
                      read=reader._replace(components=first.any_sizes).read,
-                     marks_bad=bad_records.policy == 'skip', bad_records=(bad_records,))
+                     marks_bad=bad_records.skips, bad_records=(bad_records,))
   return unequal._replace(read=reader.read, unequal=unequal)
 
 
 class _Parsed(NamedTuple):
-  """A record that was parsed alone.
-
-  Attributes:
-    one_shape: the components of its example, with their shapes.
-    any_sizes: the same with sizes that may differ.
-    kind: 'Example' or 'SequenceExample' if `parse` takes all of a record as one; else ''.
-  """
-  one_shape: Components
-  any_sizes: Components
-  kind: str
+  """A record that was parsed alone."""
+  one_shape: Components  # Of its example, with their shapes.
+  any_sizes: Components  # The same with sizes that may differ.
+  kind: str  # 'Example' or 'SequenceExample' if `parse` takes all of a record as one; else ''.
 
 
 def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
@@ -207,14 +200,13 @@ def _parse_first(records, parse, name, bad_records) -> Tuple[bytes, _Parsed]:
         raise payload
       return payload, _parse_alone(parse, payload, name)
     except BadRecordError as error:
-      path, offset, record = records.place(index)
-      bad_records.report(path, offset, str(error), record=record)
+      bad_records.report(*records.place(index), str(error))
   raise UsageError(f'{name}: none of the first {index + 1} records can be parsed: compare parse '
                    'with what wrote the files.')
 
 
 class _Reader(NamedTuple):
-  """Reads a split: from indices to examples, or `(example, is_good)` under the policy 'skip'.
+  """Reads a split: from indices to examples.
 
   Attributes:
     components: of every example, with the shapes to which it is held.
@@ -233,22 +225,11 @@ class _Reader(NamedTuple):
   def read(self, indices: Any, *, epoch: Any, parallel_calls: int) -> Any:
     """Returns the examples of a data set of indices, in its order."""
     del epoch
-
-    def parse_row(index, record, is_read):
-      del index
-      return self._mark(self.components.hold(self.parse(record), fix=_FIX), is_read)
-
-    def stand_in(index, record, is_read):
-      del is_read
-      is_good = build_report(lambda index, record: self._report_place(
-          index, self._find_reason(record)), index, record)
-      return self._mark(self.components.zeros(), is_good)
-
-    return map_chunks(indices, self._read_chunk, parse_row, stand_in, name=self.components.name,
-                      parallel_calls=parallel_calls)
-
-  def _mark(self, example, is_good):
-    return (example, is_good) if self.bad_records.policy == 'skip' else example
+    return map_chunks(
+        indices, self._read_chunk,
+        lambda record: self.components.hold(self.parse(record), fix=_FIX),
+        blank=self.components.zeros, explain=self._explain, place=self.records.place,
+        bad_records=self.bad_records, name=self.components.name, parallel_calls=parallel_calls)
 
   def _read_chunk(self, indices):
     """Returns a column each of indices, records, and whether they could be read."""
@@ -259,23 +240,20 @@ class _Reader(NamedTuple):
     return indices, payloads, is_read
 
   def _read(self, indices):
-    payloads = self.records.read(indices)
-    for position in np.flatnonzero(~self.is_known[indices]).tolist() if self.kind else ():
-      try:  # An op may be given no other, see `read_example`.
-        if not isinstance(payloads[position], BadRecordError):
-          read_example(payloads[position], self.kind)
+    payloads, is_read = self.records.read(indices), np.ones(len(indices), bool)
+    for row, (payload, is_known) in enumerate(zip(payloads, self.is_known[indices].tolist())):
+      try:
+        if isinstance(payload, BadRecordError):
+          raise payload
+        if self.kind and not is_known:
+          read_example(payload, self.kind)  # An op may be given no other.
       except BadRecordError as error:
-        payloads[position] = error
-    is_read = np.array([not isinstance(payload, BadRecordError) for payload in payloads])
+        self.bad_records.report(*self.records.place(indices[row]), str(error))
+        payloads[row], is_read[row] = self.substitute, False
     self.is_known[indices[is_read]] = True
-    for position in np.flatnonzero(~is_read).tolist():
-      self._report_place(int(indices[position]), str(payloads[position]))
-      payloads[position] = self.substitute
-    column = np.empty(len(payloads), object)
-    column[:] = payloads
-    return column, is_read
+    return np.array(payloads, object), is_read
 
-  def _find_reason(self, record: bytes) -> str:
+  def _explain(self, record: bytes) -> str:
     """Returns why a record that was read cannot be parsed."""
     try:
       components = _parse_alone(self.parse, record, self.components.name).one_shape
@@ -285,7 +263,3 @@ class _Reader(NamedTuple):
       if not found.shape.is_compatible_with(part.shape):
         return describe_shapes(part, found.shape.as_list(), _FIX)
     return 'parse fails, and then does not: it must do the same each time'
-
-  def _report_place(self, index: int, reason: str) -> None:
-    path, offset, record = self.records.place(index)
-    self.bad_records.report(path, offset, reason, record=record)

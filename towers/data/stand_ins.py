@@ -1,4 +1,4 @@
-"""Stand-ins: a function over rows read in chunks, with a stand-in for each row on which it fails.
+"""Stand-ins: records read in chunks become examples, with a blank one for each that cannot.
 
 tf.data can ignore an error, but then the row is gone and all that follow move up. So a chunk is
 mapped up to the first gap, and its rest row by row:
@@ -10,44 +10,59 @@ mapped up to the first gap, and its rest row by row:
 A data set for each row would cost a tenth of what decoding an image costs.
 """
 
-from typing import Any, Callable
+from typing import Any, Callable, Tuple
 
 import numpy as np
+
+from towers.data.bad_records import BadRecords
 
 _CHUNK = 32
 _PARALLEL_CHUNKS = 2
 
 
-def map_chunks(indices: Any, read_chunk: Callable[[Any], Any], function: Callable[..., Any],
-               stand_in: Callable[..., Any], *, name: str, parallel_calls: int) -> Any:
+def map_chunks(indices: Any, read_chunk: Callable[[Any], Any], function: Callable[..., Any], *,
+               blank: Callable[[], Any], explain: Callable[[bytes], str],
+               place: Callable[[int], Tuple[str, int, int]], bad_records: BadRecords, name: str,
+               parallel_calls: int) -> Any:
   """Returns the examples of a data set of indices, in its order; 32 at a time are read.
+
+  Under the policy 'skip' each is `(example, is_good)`.
 
   Args:
     indices: the data set.
-    read_chunk: makes of indices `[rows]` a tuple of columns.
-    function: returns the example of a row.
-    stand_in: returns an example of the same structure for a row on which it fails; must not fail.
+    read_chunk: makes of indices `[rows]` columns: these, records, whether each could be read, which
+      it reports if not, and what else `function` takes.
+    function: returns the example of a record.
+    blank: returns an example of the same structure, for a record on which `function` fails.
+    explain: returns why it fails on a record, in words.
+    place: returns where the record of an index is, as `BadRecords.report` takes it.
+    bad_records: the policy, and the log.
     name: of the split, for messages.
     parallel_calls: rows that are worked on at a time.
   """
+  def mark(example, is_good):
+    return (example, is_good) if bad_records.skips else example
+
+  def make(index, record, is_read, *more):
+    del index
+    return mark(function(record, *more), is_read)
+
+  def stand_in(index, record, *_):
+    from towers.tensorflow_v1 import tf
+
+    def report(index, record):
+      bad_records.report(*place(index), explain(bytes(record)))
+      return np.False_
+
+    is_good = tf.numpy_function(report, [index, record], tf.bool)
+    is_good.set_shape([])
+    return mark(blank(), is_good)
+
   chunks = indices.batch(_CHUNK)
   chunks = chunks.map(read_chunk, num_parallel_calls=min(_PARALLEL_CHUNKS, parallel_calls))
   return chunks.prefetch(1).interleave(
-      lambda *chunk: _map_with_stand_ins(chunk, function, stand_in, name),
+      lambda *chunk: _map_with_stand_ins(chunk, make, stand_in, name),
       cycle_length=parallel_calls, block_length=_CHUNK, num_parallel_calls=parallel_calls)
-
-
-def build_report(report: Callable[[int, bytes], None], index: Any, content: Any) -> Any:
-  """Returns False, a scalar tensor: a run reports that what was read cannot be parsed."""
-  from towers.tensorflow_v1 import tf
-
-  def call(index, content):
-    report(int(index), bytes(content))
-    return np.False_
-
-  is_good = tf.numpy_function(call, [index, content], tf.bool)
-  is_good.set_shape([])
-  return is_good
 
 
 def _map_with_stand_ins(chunk, function, stand_in, name):

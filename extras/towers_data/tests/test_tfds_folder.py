@@ -112,7 +112,7 @@ def test_what_is_not_read_is_refused_by_name(tmp_path):
   def load(folder):
     data.load('tfds', data_dir=folder)
 
-  with pytest.raises(UsageError, match='has no features.json.*version.*holds nothing'):
+  with pytest.raises(UsageError, match='lacks 2 of 2 files: features.json.*holds nothing.*version'):
     towers.from_tfds(tmp_path)
   refuse("'boxes' is a Sequence of images.*tfds.load", features_dict(
       boxes=feature('sequence_feature.Sequence', sequence={'feature': tensor('int64', -1)})))

@@ -22,28 +22,19 @@ from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet
-from towers.data.folders.idx_folder import list_folder
-from towers_data.folder import check_folder
+from towers_data.folder import check_files, check_folder
 
 IMAGE_SHAPE = (32, 32, 3)
 _IMAGE_BYTES = 32 * 32 * 3
 
 
 class CifarFormat(NamedTuple):
-  """What differs between CIFAR-10 and CIFAR-100.
-
-  Attributes:
-    folder: what their archives unpack to.
-    train: names of the files to learn from.
-    validation: names of the files to measure on.
-    num_labels: label bytes of a record; the last one is the class.
-    num_classes: labels are 0 … num_classes - 1.
-  """
-  folder: str
-  train: Tuple[str, ...]
-  validation: Tuple[str, ...]
-  num_labels: int
-  num_classes: int
+  """What differs between CIFAR-10 and CIFAR-100."""
+  folder: str  # What their archives unpack to.
+  train: Tuple[str, ...]  # Names of the files to learn from.
+  validation: Tuple[str, ...]  # Names of the files to measure on.
+  num_labels: int  # Label bytes of a record; the last one is the class.
+  num_classes: int  # Labels are 0 … num_classes - 1.
 
 
 CIFARS = {
@@ -71,11 +62,7 @@ def load_cifar(name: str, data_dir: Any, *, bad_records: BadRecords, augment: st
                         needs='the files of its binary version: ' + ', '.join(names))
   if os.path.isdir(os.path.join(folder, layout.folder)):
     folder = os.path.join(folder, layout.folder)
-  missing = [file for file in names if not os.path.isfile(os.path.join(folder, file))]
-  if missing:
-    raise UsageError(f"data_dir '{folder}' lacks {len(missing)} of {len(names)} files: "
-                     f"{', '.join(missing)}. It holds {list_folder(folder)}. '{name}' reads the "
-                     "binary version.")
+  check_files(folder, names, fix=f"'{name}' reads the binary version.")
 
   splits = []
   for split, files in (('train', layout.train), ('validation', layout.validation)):
@@ -114,19 +101,18 @@ def read_cifar(path: str, layout: CifarFormat,
 
   num_records, left = divmod(len(content), record_bytes)
   if left:
-    bad_records.report(path, num_records * record_bytes,
-                       f'truncated: {left:,} bytes are left, and a record has {record_bytes:,}',
-                       record=num_records)
+    bad_records.report(path, num_records * record_bytes, num_records,
+                       f'truncated: {left:,} bytes are left, and a record has {record_bytes:,}')
   elif not num_records:
-    bad_records.report(path, 0, 'the file is empty')
+    bad_records.report(path, 0, None, 'the file is empty')
 
   records = content[:num_records * record_bytes].reshape(num_records, record_bytes)
   labels = records[:, layout.num_labels - 1].astype(np.int32)
   wrong: List[int] = np.flatnonzero(labels >= layout.num_classes).tolist()
   for record in wrong:
     bad_records.report(
-        path, record * record_bytes,
-        f'the label {labels[record]} lies outside 0 to {layout.num_classes - 1}', record=record)
+        path, record * record_bytes, record,
+        f'the label {labels[record]} lies outside 0 to {layout.num_classes - 1}')
 
   images = records[:, layout.num_labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
   if wrong:

@@ -23,7 +23,7 @@ from towers.data.digest import FEWEST_ROWS, MOST_ROWS, choose_rows, to_int64
 from towers.data.example_draws import draw
 from towers.data.examples import Examples
 from towers.data.formats.png import encode_png
-from towers.data.stand_ins import build_report, map_chunks
+from towers.data.stand_ins import map_chunks
 from towers_data.image_header import check_is_whole, read_image_header
 from towers_data.windows import NUM_DRAWS, choose_central_windows, choose_random_windows, mirror
 
@@ -59,7 +59,7 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   It is augmented by one of `augment.KINDS`, and its draws are those of the seed.
   """
   reader = _Reader(source, format, augment, seed, bad_records, name)
-  return Examples(num_examples=source.num_examples, read=reader.read, marks_bad=reader.marks_bad,
+  return Examples(num_examples=source.num_examples, read=reader.read, marks_bad=bad_records.skips,
                   name=name, digest_files=functools.partial(digest_images, source),
                   bad_records=(bad_records,))
 
@@ -81,7 +81,7 @@ def digest_images(source: ImageSource) -> int:
 
 
 class _Reader(NamedTuple):
-  """Reads a split: from indices to `(image, label)`, or `((image, label), is_good)` if it marks."""
+  """Reads a split: from indices to `(image, label)`."""
   source: ImageSource
   format: ImageFormat
   augment: str
@@ -89,17 +89,14 @@ class _Reader(NamedTuple):
   bad_records: BadRecords
   name: str
 
-  @property
-  def marks_bad(self):
-    return self.bad_records.policy == 'skip'
-
   def read(self, indices, *, epoch, parallel_calls):
     """Returns the examples of a data set of indices, in its order."""
     return map_chunks(indices, lambda chunk: self._read_chunk(chunk, epoch), self._decode,
-                      self._stand_in, name=self.name, parallel_calls=parallel_calls)
+                      blank=self._make_blank, explain=diagnose, place=self.source.place,
+                      bad_records=self.bad_records, name=self.name, parallel_calls=parallel_calls)
 
   def _read_chunk(self, indices, epoch):
-    """Reads images and chooses their windows; returns columns of what `_decode` takes."""
+    """Reads images and chooses their windows; returns the columns that `map_chunks` takes."""
     from towers.tensorflow_v1 import tf
     images, labels, sizes, is_read = tf.numpy_function(
         self._read_and_check, [indices], [tf.string, tf.int32, tf.int32, tf.bool])
@@ -114,7 +111,7 @@ class _Reader(NamedTuple):
       windows = choose_random_windows(sizes, draws)
     else:
       windows = choose_central_windows(sizes, self.format.size)
-    return indices, images, labels, is_read, windows, draws
+    return indices, images, is_read, labels, windows, draws
 
   def _read_and_check(self, indices):
     """Returns images, labels, sizes and whether each was read, as arrays."""
@@ -130,35 +127,24 @@ class _Reader(NamedTuple):
         labels[row], is_read[row] = label, True
       except BadRecordError as error:
         images.append(_BLANK)
-        self._report(int(indices[row]), str(error))
+        self.bad_records.report(*self.source.place(indices[row]), str(error))
     return np.array(images, object), labels, sizes, is_read
 
-  def _decode(self, index, image, label, is_read, window, draws):
-    """Returns the example of a row; fails where the decoder does."""
+  def _decode(self, image, label, window, draws):
+    """Returns the example of an image; fails where the decoder does."""
     from towers.tensorflow_v1 import tf
-    del index
     image = _decode_window(image, window, self.format.size, self.format.channels)
     if self.augment == 'cifar':
       image = pad_crop_mirror(image, draws[tf.newaxis])
     image = image[0]
     if self.augment == 'imagenet':
       image = mirror(image, draws[-1])
-    return self._example(image, label, is_read)
+    return image, label
 
-  def _stand_in(self, index, image, *_):
-    """Reports an image that was read and cannot be decoded; returns a blank example."""
+  def _make_blank(self):
     from towers.tensorflow_v1 import tf
-    is_good = build_report(lambda index, image: self._report(index, diagnose(image)), index, image)
     size, channels = self.format.size, self.format.channels
-    blank = tf.zeros([size, size, channels], tf.uint8)
-    return self._example(blank, tf.zeros([], tf.int32), is_good)
-
-  def _example(self, image, label, is_good):
-    return ((image, label), is_good) if self.marks_bad else (image, label)
-
-  def _report(self, index, reason):
-    path, offset, record = self.source.place(index)
-    self.bad_records.report(path, offset, reason, record=record)
+    return tf.zeros([size, size, channels], tf.uint8), tf.zeros([], tf.int32)
 
 
 def decode_images(contents: Any, image_size: int, channels: int = 3) -> Any:
@@ -181,7 +167,7 @@ def decode_images(contents: Any, image_size: int, channels: int = 3) -> Any:
 
   def decode(content):
     size = tf.cond(
-        _is_png(content),
+        is_png(content),
         lambda: tf.reverse(tf.decode_raw(tf.strings.substr(content, 16, 8), tf.int32,
                                          little_endian=False), [0]),
         lambda: tf.image.extract_jpeg_shape(content)[:2])
@@ -205,14 +191,15 @@ def _decode_window(content, window, size, channels):
     return tf.image.decode_and_crop_jpeg(content, window, channels=channels,
                                          dct_method='INTEGER_ACCURATE')
 
-  image = tf.cond(_is_png(content), decode_png, decode_jpeg)
+  image = tf.cond(is_png(content), decode_png, decode_jpeg)
   image = tf.image.resize_bilinear(image[tf.newaxis], [size] * 2, half_pixel_centers=True)
   image = tf.cast(image + 0.5, tf.uint8)
   image.set_shape([1, size, size, channels])
   return image
 
 
-def _is_png(content):
+def is_png(content: Any) -> Any:
+  """Returns whether an encoded image is a PNG; else it is taken as a JPEG."""
   from towers.tensorflow_v1 import tf
   return tf.equal(tf.strings.substr(content, 0, 4), b'\x89PNG')
 

@@ -1,9 +1,10 @@
 """Folder: that a data set's folder is there, and what it holds."""
 
 import os
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Iterable, List, NamedTuple, Optional
 
 from towers.base.usage_error import UsageError
+from towers.data.folders.idx_folder import list_folder
 
 
 class Entry(NamedTuple):
@@ -26,6 +27,15 @@ def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
     found = 'is a file, not a folder' if os.path.isfile(path) else 'does not exist'
     raise UsageError(f"data_dir '{path}' {found}; data set '{data}' needs a folder with {needs}.")
   return path
+
+
+def check_files(folder: str, names: Iterable[str], *, fix: str = '') -> None:
+  """Refuses a folder that lacks some of the files of these names; `fix` is a sentence."""
+  names = list(names)
+  missing = [name for name in names if not os.path.isfile(os.path.join(folder, name))]
+  if missing:
+    raise UsageError(f"data_dir '{folder}' lacks {len(missing)} of {len(names)} files: "
+                     f"{', '.join(missing)}. It holds {list_folder(folder)}. {fix}".rstrip())
 
 
 def scan_folder(folder: str) -> List[Entry]:

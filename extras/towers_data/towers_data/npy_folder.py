@@ -14,8 +14,7 @@ from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet
-from towers.data.folders.idx_folder import list_folder
-from towers_data.folder import check_folder
+from towers_data.folder import check_files, check_folder
 from towers_data.npy import map_npy
 
 _NEEDS = 'train_images.npy, train_labels.npy, validation_images.npy and validation_labels.npy'
@@ -37,10 +36,7 @@ def load_npy(data_dir: Any, *, bad_records: BadRecords, num_classes: Any = None,
   folder = check_folder(data_dir, data='npy', needs=_NEEDS)
   paths = {(split, kind): os.path.join(folder, f'{split}_{kind}.npy')
            for split in ('train', 'validation') for kind in ('images', 'labels')}
-  missing = [os.path.basename(path) for path in paths.values() if not os.path.isfile(path)]
-  if missing:
-    raise UsageError(f"data_dir '{folder}' lacks {len(missing)} of 4 files: {', '.join(missing)}. "
-                     f"It holds {list_folder(folder)}.")
+  check_files(folder, map(os.path.basename, paths.values()))
 
   images, splits = {}, {}
   for split in ('train', 'validation'):
@@ -86,8 +82,8 @@ def _good_labels(path, labels, num_classes, bad_records):
   is_good = np.logical_and(labels >= 0, labels < num_classes)
   for index in np.flatnonzero(~is_good).tolist():
     bad_records.report(
-        path, index, f'the label {labels[index]} lies outside 0 to {num_classes - 1}, which '
-        f'num_classes={num_classes} allows', record=index)
+        path, index, index, f'the label {labels[index]} lies outside 0 to {num_classes - 1}, which '
+        f'num_classes={num_classes} allows')
   return np.flatnonzero(is_good)
 
 

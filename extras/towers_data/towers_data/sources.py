@@ -21,46 +21,28 @@ SOURCES = ('images', 'idx', 'npy') + tuple(CIFARS)
 class Split(NamedTuple):
   """Images to convert, by index.
 
-  Attributes:
-    name: 'train' or 'validation'.
-    labels: `[images]` int.
-    encode: `encode(index)` returns the bytes of a JPEG or PNG, or raises a BadRecordError.
-    place: `place(index)` returns the file and the record's index in it, for messages.
-    source: identifies what the images are made from; shards of another source are made anew.
-    num_bytes: the approximate size of all images.
+  `encode(index)` returns the bytes of a JPEG or PNG, or raises a BadRecordError; `place(index)`
+  returns where the image is, as `BadRecords.report` takes it.
   """
-  name: str
-  labels: np.ndarray
+  name: str  # 'train' or 'validation'.
+  labels: np.ndarray  # `[images]` int.
   encode: Callable[[int], bytes]
-  place: Callable[[int], Tuple[str, int]]
-  source: str
-  num_bytes: int
+  place: Callable[[int], Tuple[str, int, int]]
+  source: str  # Identifies what images are made from; shards of another source are made anew.
+  num_bytes: int  # The approximate size of all images.
 
 
 class Sources(NamedTuple):
-  """The splits to convert, and what data_set.json says of them.
-
-  Attributes:
-    splits: 'train' and 'validation'.
-    classes: their names; empty where classes have none.
-    num_classes: labels are 0 … num_classes - 1.
-    image_size: height and width of all images if they are square and of one size, else None.
-    channels: 1 or 3.
-  """
-  splits: Sequence[Split]
-  classes: List[str]
-  num_classes: int
-  image_size: Optional[int]
-  channels: int
+  """The splits to convert, and what data_set.json says of them."""
+  splits: Sequence[Split]  # 'train' and 'validation'.
+  classes: List[str]  # Their names; empty where classes have none.
+  num_classes: int  # Labels are 0 … num_classes - 1.
+  image_size: Optional[int]  # Of all images, if they are square and of one size, else None.
+  channels: int  # 1 or 3.
 
 
 def read_sources(kind: str, data_dir: str, bad_records: BadRecords) -> Sources:
-  """Finds the images to convert; of image files, reads no more than names and sizes.
-
-  Args:
-    kind: one of `SOURCES`.
-    data_dir: the folder of the sources.
-    bad_records: the policy for damaged images, and their log.
+  """Finds the images of one of `SOURCES`; of image files, reads no more than names and sizes.
 
   Raises:
     UsageError: files are missing or damaged, or images cannot become PNGs without a loss.
@@ -108,8 +90,7 @@ def _split_of_files(name, files) -> Split:
     facts.update(f'{path}\x00{label}\x00{status.st_size}\x00{status.st_mtime_ns}\n'.encode(
         errors='surrogateescape'))
     num_bytes += status.st_size
-  return Split(name, files.labels, encode, lambda index: (files.paths[index], 0),
-               facts.hexdigest(), num_bytes)
+  return Split(name, files.labels, encode, files.place, facts.hexdigest(), num_bytes)
 
 
 def _split_of_arrays(name, data_dir, examples) -> Split:
@@ -124,5 +105,5 @@ def _split_of_arrays(name, data_dir, examples) -> Split:
     facts.update(images[begin:begin + 1024].tobytes())
   facts.update(labels.tobytes() + good.tobytes())
   return Split(name, labels[good], lambda index: encode_png(images[good[index]]),
-               lambda index: (os.path.join(data_dir, name), int(good[index])),
+               lambda index: (os.path.join(data_dir, name), 0, int(good[index])),
                facts.hexdigest(), images.nbytes)

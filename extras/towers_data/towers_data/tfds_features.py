@@ -16,6 +16,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 from towers.base.json_files import parse_json, read_text
 from towers.base.usage_error import UsageError
+from towers_data.encoded_images import is_png
 
 # What a tensor is stored as in an Example, by what it is; 'bytes' and 'zlib' store all as strings.
 _INTS = ('bool', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32', 'int64')
@@ -146,12 +147,7 @@ def flatten_features(features: Features) -> Dict[str, Feature]:
 
 
 def parse_record(record: Any, features: Features) -> Dict[str, Any]:
-  """Returns the example of a record, as tensorflow-datasets would.
-
-  Args:
-    record: a scalar string tensor.
-    features: of all records.
-  """
+  """Returns the example of a record, a scalar string tensor, as tensorflow-datasets would."""
   from towers.tensorflow_v1 import tf
   flat = flatten_features(features)
   stored = tf.io.parse_single_example(
@@ -198,7 +194,7 @@ def _decode_image(feature, content):
   channels = feature.shape[-1]
   # The accurate transform gives the same pixels in every version of libjpeg.
   image = tf.cond(
-      tf.equal(tf.strings.substr(content, 0, 4), b'\x89PNG'),
+      is_png(content),
       lambda: tf.image.decode_png(content, channels=channels),
       lambda: tf.image.decode_jpeg(content, channels=channels, dct_method='INTEGER_ACCURATE'))
   height, width, _ = feature.shape

@@ -21,7 +21,7 @@ from towers.data.folders.idx_folder import list_folder
 from towers.data.formats.tfrecord import Records
 from towers.data.records import open_records, record_examples
 from towers_data.encoded_images import ImageFormat, encoded_examples
-from towers_data.folder import check_folder
+from towers_data.folder import check_files, check_folder
 from towers_data.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
 from towers_data.labelled_example import labelled_source
 from towers_data.tfds_features import (
@@ -160,10 +160,8 @@ def _open(data_dir: Any) -> _Folder:
     check_local_path('data_dir', data_dir)
     data_dir = os.path.expanduser(os.fspath(data_dir))
   folder = check_folder(data_dir, data='tfds', needs=_NEEDS)
-  for name in (_FEATURES, _INFO):
-    if not os.path.isfile(os.path.join(folder, name)):
-      raise UsageError(f"data_dir '{folder}' has no {name}; it needs {_NEEDS}: the folder of a "
-                       f'version, as mnist/3.0.1. It holds {list_folder(folder)}.')
+  check_files(folder, (_FEATURES, _INFO),
+              fix=f'It needs {_NEEDS}: the folder of a version, as mnist/3.0.1.')
   features = read_features(os.path.join(folder, _FEATURES))
   path = os.path.join(folder, _INFO)
   try:

@@ -36,11 +36,7 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
   """Returns a random part of each image, as `[y, x, height, width]`: int32 `[images, 4]`.
 
   It is the first of ten random parts that fits, or else, as in very long images, the largest square
-  in the middle.
-
-  Args:
-    sizes: heights and widths, int32 `[images, 2]`.
-    draws: uniform in [0, 1), float32 `[images, at least 40]`.
+  in the middle. Sizes are as above, and draws uniform in [0, 1), float32 `[images, at least 40]`.
   """
   from towers.tensorflow_v1 import tf
   area, aspect, y, x = tf.unstack(tf.reshape(draws[:, :4 * _TRIES], [-1, 4, _TRIES]), axis=1)
