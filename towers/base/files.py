@@ -25,7 +25,16 @@ _KINDS = ((stat.S_ISFIFO, 'a FIFO'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISCHR,
 
 
 def write_whole(path: str, content: bytes) -> None:
-  """Writes a temporary file in the same folder and renames it; replaces a link, not its target.
+  """Writes a file by one call, as `writing` does; raises OSError."""
+  with writing(path) as file:
+    file.write(content)
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[BinaryIO]:
+  """Opens a temporary file in the same folder, which is renamed at the end of the context.
+
+  It replaces a link, not its target.
 
   Raises:
     OSError: and leaves an existing file as it was. Devices, FIFOs and folders are not replaced.
@@ -34,7 +43,7 @@ def write_whole(path: str, content: bytes) -> None:
   if kind:
     raise OSError(errno.EINVAL, f'it is {kind}, not a file', path)
   with file_aside(os.path.dirname(os.path.abspath(path))) as (temporary, file):
-    file.write(content)
+    yield file
     file.flush()
     os.fsync(file.fileno())
     # Until now only the owner can read it.

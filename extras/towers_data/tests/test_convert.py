@@ -101,7 +101,7 @@ def test_bytes_do_not_depend_on_processes_and_what_is_whole_is_kept(photos, tmp_
   damage(shards[1], 300)  # one is damaged, and does not look it,
   os.utime(str(shards[1]), ns=(times[shards[1]], times[shards[1]]))
   (tmp_path / 'one' / '.index' / shards[2].name).write_bytes(b'?')     # one has lost its index,
-  (tmp_path / 'one' / '.train-00000-of-00004.1.tmp').write_bytes(b'')  # and one was left half.
+  (tmp_path / 'one' / '.writing-7').write_bytes(b'')                   # and one was left half.
   run('images', photos, tmp_path / 'one', shards=4)
   assert contents(tmp_path / 'one') == expected
   assert shards[3].stat().st_mtime_ns == times[shards[3]]
@@ -163,7 +163,7 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(photos, tmp_pat
   assert min(left) < 8, 'it was over before it was killed'
   assert command('convert', arguments + [f'--to={to}']) == 0
   assert contents(to) == contents(expected)
-  assert not [name for name in os.listdir(str(to)) if name.endswith('.tmp')]
+  assert not [name for name in os.listdir(str(to)) if name.startswith('.writing')]
 
 
 @pytest.mark.nightly
@@ -171,7 +171,7 @@ def test_no_worker_outlives_a_killed_conversion(photos, tmp_path):
   with running(sys.executable, '-c', _KILLED.replace('0.02', '2'), '--from=images', '--shards=2',
                '--processes=2', f'--data_dir={photos}', f"--to={tmp_path / 'to'}",
                stderr=subprocess.DEVNULL, start_new_session=True) as process:
-    wait_until(lambda: process.poll() is not None or any((tmp_path / 'to').glob('.train*')))
+    wait_until(lambda: process.poll() is not None or any((tmp_path / 'to').glob('.writing*')))
 
   def is_alone():
     try:

@@ -1,11 +1,13 @@
-"""Bytes of an Example are those of TensorFlow's own classes, both ways."""
+"""Bytes of an Example are those of TensorFlow's own classes, and others are refused."""
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from towers.data.bad_records import BadRecordError
+from towers.data.formats.example import read_example
 from towers.tensorflow_v1 import tf
-from towers_data.labelled_example import decode_example, encode_example
+from towers_data.labelled_example import decode_labelled, encode_example
 
 features = st.dictionaries(st.text(max_size=20),
                            st.one_of(st.binary(max_size=300), st.integers(-2**63, 2**63 - 1)),
@@ -15,26 +17,24 @@ features = st.dictionaries(st.text(max_size=20),
 @pytest.mark.nightly
 @hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
 @hypothesis.given(features)
-def test_tensorflow_reads_what_is_written_and_it_comes_back(values):
-  encoded = encode_example(values)
-  example = tf.train.Example.FromString(encoded)
+def test_tensorflow_reads_what_is_written(values):
+  example = tf.train.Example.FromString(encode_example(values))
   assert set(example.features.feature) == set(values)
   for name, value in values.items():
     feature = example.features.feature[name]
     assert list(feature.bytes_list.value or feature.int64_list.value) == [value]
-  assert decode_example(encoded) == {name: [value] for name, value in values.items()}
-  assert decode_example(encoded,
-                        ['a', '']) == {name: [values[name]] for name in ('a', '') if name in values}
 
 
-def test_what_tensorflow_writes_is_read():
+@pytest.mark.parametrize('label, found', [
+    (tf.train.Feature(), '0 times, and there are image/class/label, image/encoded'),
+    (tf.train.Feature(float_list=tf.train.FloatList(value=[0.5])), '1 times, of float'),
+    (tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2**62])), '2 times, of int')])
+def test_a_label_of_another_kind_is_said(label, found):
+  image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b'image']))
   example = tf.train.Example(features=tf.train.Features(feature={
-      'floats': tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, -2.0])),
-      'ints': tf.train.Feature(int64_list=tf.train.Int64List(value=[1, -1, 2**62])),
-      'bytes': tf.train.Feature(bytes_list=tf.train.BytesList(value=[b'', b'ab'])),
-      'none': tf.train.Feature()}))
-  assert decode_example(example.SerializeToString()) == {
-      'floats': [0.5, -2.0], 'ints': [1, -1, 2**62], 'bytes': [b'', b'ab'], 'none': []}
+      'image/encoded': image, 'image/class/label': label}))
+  with pytest.raises(BadRecordError, match=f'needed once, of int; it is there {found}'):
+    decode_labelled(example.SerializeToString(), num_classes=3, first_label=0)
 
 
 @pytest.mark.parametrize('content', [b'\x0a', b'\x0a\xff', b'\xff' * 12, b'\x0b', b'\x0a\x05abc',
@@ -45,7 +45,7 @@ def test_what_tensorflow_writes_is_read():
                                      b'\x0a\x01\x0c'])
 def test_other_bytes_are_refused(content):
   with pytest.raises(ValueError):
-    decode_example(content)
+    read_example(content)
 
 
 @pytest.mark.parametrize('content', [
@@ -55,4 +55,4 @@ def test_other_bytes_are_refused(content):
     b'\x0a\x0c\x0a\x0a\x0a\x01n\x12\x05\x1a\x03\x0a\x01\x80' + b'\x12\x01a'])
 def test_nothing_reaches_beyond_the_message_that_it_stands_in(content):
   with pytest.raises(ValueError, match='ends'):
-    decode_example(content)
+    read_example(content)

@@ -3,7 +3,7 @@
   python -m towers convert --from=images --data_dir=photos --to=photos.tfrecords
 
   sources ──► shuffled once ──► cut in shards ──► one process per core
-                                                  ├─ encode, write `.train-….tmp`, rename
+                                                  ├─ encode, write `.writing-…`, rename
                                                   └─ and keep its index: lengths, checksum, what it
                                                      was made from
   data_set.json last: classes, sizes, records and checksum of every shard
@@ -29,13 +29,7 @@ from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import POLICIES, BadRecords
 from towers.data.formats.tfrecord import FileIndex
-from towers_data.shards import (
-  find_finished,
-  plan_shards,
-  refuse_strangers,
-  remove_leftovers,
-  write_shards,
-)
+from towers_data.shards import find_finished, plan_shards, refuse_strangers, write_shards
 from towers_data.sources import SOURCES, Sources, read_sources
 from towers_data.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
 
@@ -43,19 +37,9 @@ from towers_data.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
 def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
             processes: Optional[int] = None, on_bad_record: str = 'fail',
             stream: Any = None) -> Dict[str, Any]:
-  """Converts both splits.
+  """Converts both splits as the flags of `main` say; returns what data_set.json says.
 
-  Args:
-    kind: one of `SOURCES`.
-    data_dir: the folder of the sources.
-    to: the folder of the shards; made if missing.
-    shards: files of the training split; None for files of 64 MB. Validation gets its share.
-    processes: writers at a time; None for one on each core.
-    on_bad_record: 'fail', or 'skip' to leave damaged images out.
-    stream: for progress, `sys.stderr` if None.
-
-  Returns:
-    What data_set.json says.
+  Progress goes to `stream`, `sys.stderr` if None.
 
   Raises:
     UsageError: sources that are missing or damaged, a folder that holds another conversion, or one
@@ -74,7 +58,6 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
 
   planned = plan_shards(sources, to, shards)
   refuse_strangers(to, planned)
-  remove_leftovers(to)
   sweep(to)
   found = ((shard.path, find_finished(shard, on_bad_record)) for shard in planned)
   done = {path: index for path, index in found if index is not None}
@@ -113,7 +96,8 @@ def main(arguments: Sequence[str]) -> int:
   parser.add_argument('--data_dir', required=True, help='folder of the sources')
   parser.add_argument('--to', required=True, help='folder of the shards')
   parser.add_argument('--shards', type=int,
-                      help='number of files of the training split; default: files of 64 MB')
+                      help='number of files of the training split, of which validation gets its '
+                      'share; default: files of 64 MB')
   parser.add_argument('--processes', type=int,
                       help='number of processes that write; default: one on each core')
   parser.add_argument('--on_bad_record', default='fail', choices=POLICIES,

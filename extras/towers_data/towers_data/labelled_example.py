@@ -13,7 +13,7 @@ length of more than 2^31 bytes is enough). It does not encode, since its import 
 `towers_data.convert` forks, which is safe without TensorFlow alone.
 """
 
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, List, Mapping, Sequence, Tuple, Union
 
 from towers.data.bad_records import BadRecordError
 from towers.data.formats.example import read_example
@@ -32,11 +32,11 @@ def encode_labelled(image: bytes, label: int) -> bytes:
 
 def labelled_source(records: Records, *, num_classes: int, first_label: int,
                     names: Tuple[str, str] = _FEATURES) -> ImageSource:
-  """Returns the images of records; for the arguments see `decode_labelled`."""
+  """Returns the images of records, and labels, as `decode_labelled` does of each."""
   def decode(record):
-    if isinstance(record, BadRecordError):
-      return record
     try:
+      if isinstance(record, BadRecordError):
+        raise record
       return decode_labelled(record, num_classes=num_classes, first_label=first_label, names=names)
     except BadRecordError as error:
       return error
@@ -47,26 +47,25 @@ def labelled_source(records: Records, *, num_classes: int, first_label: int,
 
 def decode_labelled(record: bytes, *, num_classes: int, first_label: int,
                     names: Tuple[str, str] = _FEATURES) -> Tuple[bytes, int]:
-  """Returns the image of a record, and its label from 0.
+  """Returns the image of a serialized Example, and its label, 0 … num_classes - 1.
 
-  Args:
-    record: a serialized Example.
-    num_classes: labels become 0 … num_classes - 1.
-    first_label: the label in the record that becomes 0.
-    names: of the two features.
+  `first_label` is that in the record which becomes 0, and `names` are those of the two features.
 
   Raises:
     BadRecordError: it is no Example, lacks a feature, or has a label out of range.
   """
-  features = decode_example(record, names)
+  features = read_example(record).features.feature
+  found: List[Any] = []
   for name, kind in zip(names, (bytes, int)):
-    values = features.get(name, [])
+    stored = features[name].WhichOneof('kind') if name in features else None
+    values: Sequence[Any] = getattr(features[name], stored).value if stored else ()
     if len(values) != 1 or not isinstance(values[0], kind):
-      found = f'{len(values)} times' + (f', of {type(values[0]).__name__}' if values else '')
-      others = ', '.join(sorted(decode_example(record))) or 'no others'
+      times = f'{len(values)} times' + (f', of {type(values[0]).__name__}' if values else '')
+      others = ', '.join(sorted(features)) or 'no others'
       raise BadRecordError(f'the feature {name} is needed once, of {kind.__name__}; it is there '
-                           f'{found}, and there are {others}')
-  [image], [label] = (features[name] for name in names)
+                           f'{times}, and there are {others}')
+    found.append(values[0])
+  image, label = found
   if not first_label <= label < first_label + num_classes:
     raise BadRecordError(f'the label {label} lies outside {first_label} to '
                          f'{first_label + num_classes - 1}, which first_label={first_label} and '
@@ -84,26 +83,6 @@ def encode_example(features: Mapping[str, Union[int, bytes]]) -> bytes:
       feature = _field(3, _field(1, _varint(value & (2 ** 64 - 1))))
     entries += _field(1, _field(1, name.encode()) + _field(2, feature))
   return _field(1, entries)
-
-
-def decode_example(content: bytes, only: Optional[Iterable[str]] = None) -> Dict[str, List[Any]]:
-  """Returns the features of a serialized Example: lists of bytes, floats or ints.
-
-  Args:
-    content: the Example.
-    only: names of the features to return, or None for all; others are not copied.
-
-  Raises:
-    BadRecordError: these bytes are no Example.
-  """
-  features = read_example(content).features.feature
-  names = features if only is None else [name for name in only if name in features]
-  return {name: _values_of(features[name]) for name in names}
-
-
-def _values_of(feature):
-  kind = feature.WhichOneof('kind')
-  return list(getattr(feature, kind).value) if kind else []
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -25,11 +25,7 @@ _SEED = 20170825
 
 
 def make_sample(data_dir: str, output_dir: str) -> None:
-  """Writes the four files of the sample.
-
-  Args:
-    data_dir: the folder of the full set's four gzipped files.
-    output_dir: where to write files of the same names; made if missing.
+  """Writes the four files of the sample from those of the full set, of the same names.
 
   Raises:
     UsageError: a file that cannot be read, or that has too few examples of a class; or a folder on
@@ -48,14 +44,9 @@ def make_sample(data_dir: str, output_dir: str) -> None:
 
 
 def choose(labels: np.ndarray, num_per_class: int) -> np.ndarray:
-  """Returns the examples to take: the first of each class, shuffled by a fixed seed.
+  """Returns the indices of the first examples of each class, shuffled by a fixed seed.
 
-  Args:
-    labels: `[n]`, 0 to 9.
-    num_per_class: examples to take of each class.
-
-  Returns:
-    Indices `[10 * num_per_class]`.
+  `labels` are `[n]`, 0 to 9, and the indices `[10 * num_per_class]`.
 
   Raises:
     UsageError: too few examples of a class.
@@ -71,17 +62,12 @@ def choose(labels: np.ndarray, num_per_class: int) -> np.ndarray:
 
 
 def write_idx(path: Any, array: np.ndarray) -> None:
-  """Writes an array as an idx file, gzipped where the name ends in .gz.
+  """Writes an array as an idx file, gzipped where the name ends in .gz; replaces a file.
 
   The same array gives the same bytes every time: the gzip header carries neither a time nor a name.
 
-  Args:
-    path: where to write; an existing file is replaced.
-    array: of at least one dimension, with no dimension of 0, and of a dtype in `DTYPES` in any byte
-      order.
-
   Raises:
-    UsageError: the array has no such dtype or dimensions.
+    UsageError: the array has no dtype of `DTYPES`, in any byte order, no dimension, or one of 0.
   """
   codes = [code for code, dtype in DTYPES.items() if dtype == array.dtype.newbyteorder('>')]
   if not codes:

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from towers.base.files import open_regular
+from towers.base.files import open_regular, writing
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
@@ -26,27 +26,17 @@ _VERSION = 'towers conversion 1'
 
 
 class Shard(NamedTuple):
-  """A file to write.
-
-  Attributes:
-    path: of the file.
-    split: the images.
-    indices: of the images in the split, in order.
-    source: names all that the bytes of the file depend on.
-  """
+  """A file to write."""
   path: str
   split: Split
-  indices: np.ndarray
-  source: str
+  indices: np.ndarray  # Of its images in the split, in order.
+  source: str  # Names all that the bytes of the file depend on.
 
 
 def plan_shards(sources: Sources, to: str, num_shards: Optional[int]) -> List[Shard]:
   """Returns the shards of both splits, their images shuffled once, always in the same way.
 
-  Args:
-    sources: the images to convert.
-    to: the folder of the shards.
-    num_shards: of the training split, validation gets its share; None for files of 64 MB.
+  Training gets `num_shards`, of which validation gets its share; None for files of 64 MB.
 
   Raises:
     UsageError: less than one shard.
@@ -80,13 +70,6 @@ def refuse_strangers(to: str, planned: Sequence[Shard]) -> None:
                      f"one makes {len(names)} files: choose an empty folder.")
 
 
-def remove_leftovers(to: str) -> None:
-  """Removes the incomplete files of a conversion that was killed."""
-  for name in os.listdir(to):
-    if re.match(r'\.(train|validation)-\d{5}-of-\d{5}\..*\.tmp\Z', name):
-      os.remove(os.path.join(to, name))
-
-
 def find_finished(shard: Shard, on_bad_record: str) -> Optional[FileIndex]:
   """Returns the index of a shard that is whole and made from the same sources, or else None."""
   if not os.path.exists(shard.path):
@@ -109,16 +92,7 @@ def _checksum(path):
 
 def write_shards(left: Sequence[Shard], bad_records: BadRecords, num_processes: int, stream: Any
                  ) -> Dict[str, FileIndex]:
-  """Writes shards in several processes, and shows the progress.
-
-  Args:
-    left: the shards to write.
-    bad_records: the policy for damaged images, and their log.
-    num_processes: processes that write at a time.
-    stream: for progress.
-
-  Returns:
-    The index of each shard by its path.
+  """Writes shards in several processes, and shows the progress; returns indexes by path.
 
   Raises:
     UsageError: an image is damaged under the policy 'fail', a file cannot be written, or a process
@@ -139,8 +113,7 @@ def write_shards(left: Sequence[Shard], bad_records: BadRecords, num_processes: 
         elif kind == 'index':
           indexes[value.path] = value
         elif kind == 'bad':
-          path, record, reason = value
-          bad_records.report(path, 0, reason, record=record)
+          bad_records.report(*value)
         elif kind == 'error':
           raise UsageError(value)
         else:
@@ -212,19 +185,17 @@ def _work(shards: Sequence[Shard], writer: Any, parent: int) -> None:
 
 
 def _write_shard(shard: Shard, send: Any, parent: int) -> FileIndex:
-  """Writes a shard under another name, and renames it once all of it is on disk."""
-  folder, name = os.path.split(shard.path)
-  temporary = os.path.join(folder, f'.{name}.{os.getpid()}.tmp')
+  """Writes a shard, and keeps its index once all of it is on disk."""
   lengths: List[int] = []
   unreported = 0
-  with open(temporary, 'wb') as file:
+  with writing(shard.path) as file:
     for index in shard.indices.tolist():
       if os.getppid() != parent:
         raise BrokenPipeError
       try:
         image = shard.split.encode(index)
       except BadRecordError as error:
-        send('bad', shard.split.place(index) + (str(error),))
+        send('bad', (*shard.split.place(index), str(error)))
         continue
       payload = encode_labelled(image, int(shard.split.labels[index]))
       write_record(file, payload)
@@ -233,13 +204,8 @@ def _write_shard(shard: Shard, send: Any, parent: int) -> FileIndex:
       if unreported == 100:
         send('images', unreported)
         unreported = 0
-    file.flush()
-    os.fsync(file.fileno())
-    size = file.tell()
-
-  facts = dict(source=shard.source, skipped=len(shard.indices) - len(lengths), bytes=size,
-               crc32=_checksum(temporary))
-  os.replace(temporary, shard.path)
+  facts = dict(source=shard.source, skipped=len(shard.indices) - len(lengths),
+               bytes=os.path.getsize(shard.path), crc32=_checksum(shard.path))
   file_index = FileIndex(shard.path, np.array(lengths, np.int64), None, facts)
   keep_index(file_index)
   send('images', unreported)
