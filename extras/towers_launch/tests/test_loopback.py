@@ -22,7 +22,7 @@ SO_GET_FILTER = 26
 def count_filters(port):
   """Returns how many listening sockets of this process on a port have a filter, and none."""
   lengths = [len(found.getsockopt(socket.SOL_SOCKET, SO_GET_FILTER, 64))
-             for found in loopback.find_sockets(port, is_wanted=loopback.is_listening)]
+             for found in loopback.find_sockets(port, listening=True)]
   return len([length for length in lengths if length]), lengths.count(0)
 
 

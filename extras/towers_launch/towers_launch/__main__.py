@@ -32,7 +32,7 @@ from towers_launch.children import Children, say
 from towers_launch.members import EVALUATOR, Member, plan_members
 from towers_launch.network import CHOICES, OPEN, choose_network
 from towers_launch.roster import Roster
-from towers_launch.round import MISTAKE, Round
+from towers_launch.round import Round
 from towers_launch.tf_config import Parser
 
 _FIRST_PAUSE_SECONDS = 1.0
@@ -138,7 +138,7 @@ def run(command: Sequence[str], members: Sequence[Member], *, min_workers: int, 
       is_smaller = roster.lose(end.lost)
       if end.is_stopped:
         roster.take_back(all_of_them=children.wants_more)
-      goes_on = (f'goes on with {roster.num_present} of {roster.num_workers} workers from the last '
+      goes_on = (f'goes on with {roster.num_present} of {len(workers)} workers from the last '
                  'checkpoint')
       if end.is_stopped and end.failed is None:
         say(goes_on)
@@ -159,7 +159,7 @@ def _why_no_restart(end, roster, num_restarts, most_restarts):
     return 'the workers are done'
   # If all were started with this command before, a worker that now refuses it lacks its GPUs.
   is_alone = 0 < len(end.lost) < roster.num_present and all(map(roster.was_lost, end.lost))
-  if end.failed.returncode == MISTAKE and not is_alone:
+  if end.failed.returncode == UsageError.exit_code and not is_alone:
     return 'a mistake to correct, which no restart mends'
   return f'restarts: {num_restarts} of {most_restarts}' if num_restarts == most_restarts else ''
 

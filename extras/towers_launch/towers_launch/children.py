@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 from towers.base.output import write_line
 from towers.process.signals import find_handled
@@ -63,12 +63,11 @@ class Children:
     self.wait(self.have_ended)
     self._orphans.communicate()
 
-  def start(self, name: str, command: Sequence[str], *, environment: Dict[str, str],
-            cores: Sequence[int], index: int) -> ChildProcess:
+  def start(self, name: str, command: Sequence[str], **settings: Any) -> ChildProcess:
     """Starts a child, with the arguments and errors of `ChildProcess`."""
     assert self._orphans.stdin is not None
-    child = ChildProcess(name, command, environment=environment, cores=cores, index=index,
-                         orphans=self._orphans.stdin, outputs=self._outputs)
+    child = ChildProcess(name, command, orphans=self._orphans.stdin, outputs=self._outputs,
+                         **settings)
     self._running.append(child)
     return child
 

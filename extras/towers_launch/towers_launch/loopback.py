@@ -13,7 +13,7 @@ import ctypes
 import os
 import socket
 import struct
-from typing import Callable, Iterator
+from typing import Iterator
 
 _SO_ATTACH_FILTER = 26  # Of Linux.
 _LOOPBACK = 'lo'
@@ -37,27 +37,22 @@ def refuse_other_machines(port: int) -> None:
     OSError: the platform cannot, or nothing listens on the port.
   """
   num_listeners = 0
-  for listener in find_sockets(port, is_wanted=is_listening):
+  for listener in find_sockets(port, listening=True):
     _attach_filter(listener)
     num_listeners += 1
   if not num_listeners:
     raise OSError(None, f'nothing of this process listens on port {port}')
-  for stranger in find_sockets(port, is_wanted=_is_strangers):
+  for stranger in find_sockets(port, listening=False):
     with contextlib.suppress(OSError):  # It has ended.
       stranger.shutdown(socket.SHUT_RDWR)
 
 
-def find_sockets(port: int, *, is_wanted: Callable[[str, str, str], bool]
-                 ) -> Iterator[socket.socket]:
+def find_sockets(port: int, *, listening: bool) -> Iterator[socket.socket]:
   """Yields this process's sockets on a local port, each until the next one.
 
-  No other socket is touched: another descriptor of one that TensorFlow closes meanwhile would keep
-  it among those that it polls.
-
-  Args:
-    port: of this machine.
-    is_wanted: takes a socket's state, its own address and the other end's, as the kernel's tables
-      have them.
+  They are those that wait for connections, or else the connections of other machines. No other
+  socket is touched: another descriptor of one that TensorFlow closes meanwhile would keep it among
+  those that it polls.
 
   Raises:
     OSError: the platform has no such tables.
@@ -69,7 +64,8 @@ def find_sockets(port: int, *, is_wanted: Callable[[str, str, str], bool]
       with open(path, encoding='ascii') as file:
         for words in map(str.split, file.readlines()[1:]):
           (own, own_port), (other, _) = words[1].split(':'), words[2].split(':')
-          if int(own_port, 16) == port and is_wanted(words[3], own, other):
+          is_wanted = listening or not _is_of_this_machine(own, other)
+          if int(own_port, 16) == port and listening == (words[3] == _LISTENS) and is_wanted:
             names.add(f'socket:[{words[9]}]')
   for name in os.listdir('/proc/self/fd'):
     with contextlib.suppress(OSError):  # It has been closed meanwhile.
@@ -78,17 +74,10 @@ def find_sockets(port: int, *, is_wanted: Callable[[str, str, str], bool]
           yield found
 
 
-def is_listening(state: str, own: str, other: str) -> bool:
-  """Whether a socket waits for connections."""
-  del own, other
-  return state == _LISTENS
-
-
-def _is_strangers(state, own, other):
-  """Whether a connection comes neither from loopback nor from an address of this machine."""
+def _is_of_this_machine(own, other):
+  """Whether a connection comes from loopback, or from the address that it has reached."""
   host = other[len(_MAPPED):] if other.startswith(_MAPPED) else other
-  is_of_loopback = host == _LOOPBACK_6 or len(host) == 8 and host.endswith(_LOOPBACK_4)
-  return state != _LISTENS and other != own and not is_of_loopback
+  return other == own or host == _LOOPBACK_6 or len(host) == 8 and host.endswith(_LOOPBACK_4)
 
 
 def _attach_filter(listener: socket.socket) -> None:

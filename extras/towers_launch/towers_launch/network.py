@@ -61,20 +61,18 @@ def find_obstacle(enter: Callable[[], Any]) -> Optional[str]:
   reader, writer = os.pipe()
   child = os.fork()
   if not child:
-    reason = b'it ended'
     try:
       enter()
-      reason = b''
-    except OSError as error:
-      reason = f'{error.filename}: {error.strerror}'.encode()
-    finally:
-      os.write(writer, reason or b'\0')
       os._exit(0)
+    except OSError as error:
+      os.write(writer, f'{error.filename}: {error.strerror}'.encode())
+    finally:
+      os._exit(1)
   os.close(writer)
-  with os.fdopen(reader, 'rb') as file:
-    answer = file.read()
-  os.waitpid(child, 0)
-  return None if answer == b'\0' else answer.decode()
+  with os.fdopen(reader) as file:
+    reason = file.read()
+  _, status = os.waitpid(child, 0)
+  return (reason or 'it ended') if status else None
 
 
 def enter_network() -> None:

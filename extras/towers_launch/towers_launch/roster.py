@@ -44,11 +44,6 @@ class Roster:
     self._began = clock()
 
   @property
-  def num_workers(self) -> int:
-    """Of all, those left out included."""
-    return len(self._places)
-
-  @property
   def is_complete(self) -> bool:
     """Whether all take part."""
     return not self._absent()

@@ -7,7 +7,6 @@
   others are to take part again   SIGTERM to all, which save
 """
 
-import math
 import os
 import secrets
 import signal
@@ -24,13 +23,9 @@ from towers_launch.members import Member
 from towers_launch.ports import find_free_ports
 from towers_launch.tf_config import format_tf_config
 
-# Exit codes of workers.
-MISTAKE = 2
-_ANOTHER_IS_GONE = WorkerGone.exit_code
-_START_AGAIN = StartAgain.exit_code
-_LEFT_ON_REQUEST = {0} | {code for number in HANDLED for code in (-number, exit_code(number))}
-# Of workers that nothing is wrong with.
-_BLAMELESS = _LEFT_ON_REQUEST | {_ANOTHER_IS_GONE, _START_AGAIN}
+# Exit codes of workers that nothing is wrong with, as of those that a signal has asked to leave.
+_BLAMELESS = {0, WorkerGone.exit_code, StartAgain.exit_code,
+              *(code for number in HANDLED for code in (-number, exit_code(number)))}
 
 # A worker that ends because another is gone may end first; the other ends within this time.
 _SECONDS_TO_FIND_THE_CAUSE = 1.0
@@ -95,10 +90,9 @@ class Round:
             if child in self._workers and child.has_failed]
 
   def _causes(self) -> List[ChildProcess]:
-    return [worker for worker in self._failed() if worker.returncode != _ANOTHER_IS_GONE]
+    return [worker for worker in self._failed() if worker.returncode != WorkerGone.exit_code]
 
-  def wait(self, *, grace_seconds: float, seconds: float = math.inf,
-           can_grow: bool = False) -> RoundEnd:
+  def wait(self, *, grace_seconds: float, seconds: float, can_grow: bool) -> RoundEnd:
     """Waits until all have ended; returns how the round ended.
 
     It stops them after `seconds` and, if it `can_grow`, at SIGUSR1.
@@ -125,7 +119,7 @@ class Round:
     children = self._children
     children.wait(lambda: self._causes() or self._have_ended(), _SECONDS_TO_FIND_THE_CAUSE)
     cause = (self._causes() or self._failed())[0]
-    if cause.returncode == _START_AGAIN:
+    if cause.returncode == StartAgain.exit_code:
       # Each time it asks for less than before, so that it ends.
       say(f'{cause.name} has no memory for its share; all start again with smaller ones')
       children.leave(grace_seconds)
