@@ -69,7 +69,7 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
 
 def call_predict(predict: Predict, batch: Any) -> Any:
   """Returns what a function returns of its parts of a batch, a tuple or a dict of tensors."""
-  chosen = list(choose_parts(predict, list(batch) if isinstance(batch, tuple) else batch))
+  chosen = list(choose_parts(predict, batch))
   return predict(*[part for _, part, is_named in chosen if not is_named],
                  **{name: part for name, part, is_named in chosen if is_named})
 
@@ -83,7 +83,7 @@ def choose_parts(predict: Predict, batch: Any) -> Iterator[Tuple[str, Any, bool]
   if isinstance(batch, dict):
     yield from ((name, part, True) for name, part in _choose_keys(predict, parameters, batch))
     return
-  parts = batch if isinstance(batch, list) else [batch]
+  parts = batch if isinstance(batch, (list, tuple)) else [batch]
   position = 0
   for parameter in parameters:
     if parameter.kind == parameter.VAR_POSITIONAL:

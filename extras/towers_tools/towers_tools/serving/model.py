@@ -5,7 +5,7 @@
   the batch of a split: its structure, shapes and dtypes; or inputs of its own
 """
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Mapping, NamedTuple, Optional
 
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -15,14 +15,8 @@ from towers.graph.walk import find_needed
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.session.serving import Predict, choose_parts, name_function, name_op, name_outputs
-from towers.tensorflow_v1 import DType, Tensor, tf
+from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.foreign.calls import call_as_is
-
-
-class ExampleType(NamedTuple):
-  """The type of a tensor of one example."""
-  shape: List[Any]  # Without the batch.
-  dtype: DType  # Of the data set.
 
 
 class Serving(NamedTuple):
@@ -33,13 +27,10 @@ class Serving(NamedTuple):
 
 def build_serving(predict: Predict, examples: Examples, *,
                   own_inputs: Optional[Mapping[str, Any]] = None) -> Serving:
-  """Builds what a model predicts in the default graph.
+  """Builds what a model predicts in the default graph, see `towers.export`.
 
-  Args:
-    predict: see `towers.export`. An input is called by its parameter; in a dict within a
-      parameter, by its key.
-    examples: of the model; gives the structure, shapes and dtypes of a batch.
-    own_inputs: `inputs` of `towers.export`, in place of these.
+  An input is called by its parameter; in a dict within a parameter, by its key. Examples give the
+  structure, shapes and dtypes of a batch, where the model has no inputs of its own.
 
   Raises:
     UsageError: parameters that do not fit the batch, or outputs that are not tensors `[n, ...]` of
@@ -50,14 +41,13 @@ def build_serving(predict: Predict, examples: Examples, *,
   def feed(value, name):
     if isinstance(value, dict):
       return {key: feed(part, str(key)) for key, part in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
       return [feed(part, f'{name}_{index}') for index, part in enumerate(value)]
     if name in inputs:
       raise UsageError(f'{name_function(predict)} has two inputs that are called {name}: give '
                        'the keys of the batch different names.')
     # No name of a variable, which would get another one.
-    inputs[name] = tf.placeholder(
-        value.dtype, [None, *value.shape], f'serving/input/{name_op(name)}')
+    inputs[name] = tf.placeholder(value.dtype, value.shape, f'serving/input/{name_op(name)}')
     return inputs[name]
 
   positional, named = [], {}
@@ -88,16 +78,16 @@ def build_serving(predict: Predict, examples: Examples, *,
 
 
 def _read_inputs(inputs):
-  """Returns the `ExampleType` of each of the inputs that `towers.export` was given."""
+  """Returns the inputs that `towers.export` was given, checked."""
   for name, spec in inputs.items():
     if not isinstance(spec, tf.TensorSpec) or not spec.shape.ndims or spec.shape.as_list()[0]:
       raise UsageError(f'inputs has {spec!r} for {name}: give the shape of a batch of any number '
                        'of rows, and the dtype, as tf.TensorSpec([None, 28, 28], tf.uint8).')
-  return {name: ExampleType(spec.shape.as_list()[1:], spec.dtype) for name, spec in inputs.items()}
+  return dict(inputs)
 
 
 def read_types(examples: Examples) -> Any:
-  """Returns the structure of a split's batches, with an `ExampleType` for each tensor."""
+  """Returns the structure of a split's batches, with a `tf.TensorSpec` for each tensor."""
   with tf.Graph().as_default():
     plan = build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
                       name=examples.name)
@@ -108,11 +98,6 @@ def read_types(examples: Examples) -> Any:
                      'predict are dense tensors: return dense ones from the split, as '
                      'tf.sparse.to_dense(value) and value.to_tensor() do, and see towers.padded.')
 
-  def describe(value) -> Any:
-    if isinstance(value, dict):
-      return {key: describe(part) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-      return [describe(part) for part in value]
-    return ExampleType(value.shape.as_list()[1:], value.dtype)
-
-  return describe(batch.tensors)
+  return tf.nest.map_structure(
+      lambda tensor: tf.TensorSpec([None, *tensor.shape.as_list()[1:]], tensor.dtype),
+      batch.tensors)
