@@ -28,12 +28,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
           signals: Signals) -> None:
   """Trains the program that a config describes, and exports it if asked.
 
-  Args:
-    config: of this worker.
-    cluster: the workers.
-    data_set: the splits.
-    startup: entered.
-    signals: entered.
+  `startup` and `signals` are entered.
   """
   from towers.tower.losses import ScalarLoss
   from towers.training.run import Run

@@ -62,11 +62,7 @@ class LoadSettings(NamedTuple):
 
 
 def load(name: str, **settings: Any) -> DataSet:
-  """Loads a data set by its name.
-
-  Args:
-    name: one of `DATA_SETS`.
-    **settings: of `LoadSettings`.
+  """Loads a data set by its name, one of `DATA_SETS`; the settings are those of `LoadSettings`.
 
   Returns:
     DataSet with batches of images `[batch, height, width, channels]` and labels `[batch]` int32.

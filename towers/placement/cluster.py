@@ -37,21 +37,13 @@ class Token(str):
 
 
 class Cluster(NamedTuple):
-  """The workers that train together, and the rank of this one, 0 for an evaluator.
-
-  Attributes:
-    addresses: 'host:port' of all workers, by rank, the chief's first.
-    is_evaluator: whether this process measures checkpoints instead of training.
-    is_elastic: whether the launcher may start all again as another number of workers.
-    token: of the run; all workers have the same, or none.
-    is_apart: whether the workers have a network of their own.
-  """
-  addresses: List[str]
+  """The workers that train together, and the rank of this one, 0 for an evaluator."""
+  addresses: List[str]  # 'host:port' of all workers, by rank, the chief's first.
   rank: int = 0
-  is_evaluator: bool = False
-  is_elastic: bool = False
-  token: Token = Token()
-  is_apart: bool = False
+  is_evaluator: bool = False  # Measures checkpoints instead of training.
+  is_elastic: bool = False  # The launcher may start all again as another number of workers.
+  token: Token = Token()  # Of the run; all workers have the same, or none.
+  is_apart: bool = False  # The workers have a network of their own.
 
   @property
   def is_chief(self) -> bool:

@@ -34,12 +34,8 @@ class Startup:
                cpu_clock: Callable[[], float] = time.process_time):
     """Begins with the phase 'packages and files', which is silent.
 
-    Args:
-      started: time.monotonic() when the process began.
-      stream: to write to; None for sys.stdout.
-      beat_seconds: how long a phase stays silent, and then the time between two lines.
-      end: called in a thread with the reason and an exit code when the time is over.
-      cpu_clock: CPU seconds of this process.
+    Another is so for `beat_seconds`, which are then the time between two lines. A thread calls
+    `end(reason, exit_code)` when the time of a start is over.
     """
     self.seconds: Dict[str, float] = {}
     self._notes: Dict[str, str] = {}
@@ -66,11 +62,9 @@ class Startup:
     self._thread.join()
 
   def begin(self, name: str, doing: Union[str, Callable[[], str]]) -> None:
-    """Ends the phase before and begins the next one.
+    """Ends the phase before and begins the next one, by the name that the last line gives it.
 
-    Args:
-      name: what the last line calls it.
-      doing: what the lines in between say, as 'building the graph'; or a function that returns it.
+    Lines in between say what it is `doing`, as 'building the graph'; or a function returns that.
     """
     with self._lock:
       self._end_phase()

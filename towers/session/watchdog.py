@@ -38,17 +38,12 @@ class Watchdog:
     engine: what it watches, or None.
   """
 
-  def __init__(self, *, limit_seconds: float, on_stall: Optional[Callable[[str], Any]] = None,
+  def __init__(self, *, limit_seconds: float, on_stall: Callable[[str], Any] = end_process,
                clock: Callable[[], float] = time.monotonic):
-    """Prepares.
-
-    Args:
-      limit_seconds: the longest that a run of the session may take.
-      on_stall: called with the reason in the watchdog's thread; None says it and ends the process.
-      clock: returns seconds.
+    """Takes the longest that a run of the session may take, and what a thread calls with a reason.
     """
     self._limit_seconds = limit_seconds
-    self._on_stall = on_stall or end_process
+    self._on_stall = on_stall
     self._clock = clock
     self.engine: Optional[Engine] = None
     self._has_ended = threading.Event()
@@ -127,10 +122,7 @@ def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:
       # The iterator has failed, and the run itself reports that.
       answers[index] = 'failed'
 
-  threads = [threading.Thread(target=ask, args=(index,), name='watchdog-asks', daemon=True)
-             for index in range(len(tensors))]
-  for thread in threads:
-    thread.start()
+  threads = [start_thread(ask, 'watchdog-asks', index) for index in range(len(tensors))]
   until = time.monotonic() + _SECONDS_TO_ANSWER
   for thread in threads:
     thread.join(max(0.0, until - time.monotonic()))

@@ -12,11 +12,7 @@ def lock_outputs(settings: RunSettings, cluster: Cluster, *, listens: bool = Tru
                  export_dir: Optional[str] = None) -> ContextManager[None]:
   """Makes sure that outputs can be written; returns a context that has the folder of checkpoints.
 
-  Args:
-    settings: of this worker.
-    cluster: the workers.
-    listens: whether this worker's port must be free.
-    export_dir: the folder that the run exports to, if it does.
+  If it `listens`, this worker's port must be free too.
 
   Raises:
     UsageError: an output cannot be written, the port is in use, or another run has the folder.

@@ -16,14 +16,10 @@ class VoteCounter:
     self._agreed = dict.fromkeys(VOTES, False)
 
   def agree(self, request: str, wants: bool) -> bool:
-    """Casts this worker's vote; returns whether any worker has voted for the request.
+    """Casts this worker's vote; returns whether any has voted for the request, one of `VOTES`.
 
     With several workers, votes count once a step has exchanged them, this worker's included: once
     for 'save', and for good for those that end the run.
-
-    Args:
-      request: one of `all_reduce.VOTES`.
-      wants: the vote.
     """
     if self._votes is None:
       return wants

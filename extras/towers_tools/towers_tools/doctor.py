@@ -8,12 +8,12 @@ This module does not import TensorFlow, so that the doctor can say why an import
 """
 
 import sys
-import threading
 from typing import Any, Callable, List, Sequence
 
 from towers.base.cores import count_cores
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
+from towers.process.threads import start_thread
 from towers_tools.finding import Finding, format_finding
 from towers_tools.free_memory import find_free_memory
 from towers_tools.gpus import find_gpus
@@ -110,9 +110,7 @@ def check_packages(build: Build) -> List[Finding]:
 def try_towers(seconds: float = _SECONDS_TO_ANSWER) -> Finding:
   """Trains two staged towers, on GPUs if possible, and returns whether they equal one tower."""
   answers: List[Finding] = []
-  thread = threading.Thread(target=lambda: answers.append(_compare_towers()), daemon=True)
-  thread.start()
-  thread.join(seconds)
+  start_thread(lambda: answers.append(_compare_towers()), 'doctor').join(seconds)
   if answers:
     return answers[0]
   return Finding('FAULT', f'two staged towers did not finish within {seconds:g} s',

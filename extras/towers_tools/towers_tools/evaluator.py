@@ -54,12 +54,9 @@ class Evaluations:
 def evaluate(program: TrainingGraph, settings: RunSettings, *, startup: Startup) -> None:
   """Measures each new checkpoint until the workers have trained to the end.
 
-  It has nothing to save, so a signal ends the process at once.
-
-  Args:
-    program: as that of the workers, without a validation tower.
-    config: of the workers. Summaries go to a folder `evaluation` in its summary_dir.
-    startup: entered.
+  The program is as that of the workers, without a validation tower; the settings are theirs, and
+  summaries go to a folder `evaluation` in their summary_dir. There is nothing to save, so a signal
+  ends the process at once.
 
   Raises:
     UsageError: there is no checkpoint_dir, or its checkpoints are of another program.

@@ -14,20 +14,12 @@ _SECONDS_TO_ANSWER = 30.0
 
 
 class Gpu(NamedTuple):
-  """A GPU, as its driver describes it.
-
-  Attributes:
-    device_index: from 0, in the driver's order.
-    name: of the product.
-    driver: its version, as (418, 67).
-    memory_mib: of the GPU; None if the driver does not say.
-    capability: the compute capability, as (7, 0); None from the `nvidia-smi` of an older driver.
-  """
-  device_index: int
-  name: str
-  driver: Tuple[int, ...]
-  memory_mib: Optional[int]
-  capability: Optional[Tuple[int, int]]
+  """A GPU, as its driver describes it."""
+  device_index: int  # From 0, in the driver's order.
+  name: str  # Of the product.
+  driver: Tuple[int, ...]  # Its version, as (418, 67).
+  memory_mib: Optional[int]  # None if the driver does not say.
+  capability: Optional[Tuple[int, int]]  # The compute_cap, as (7, 0); None from older drivers.
 
 
 def find_gpus(

@@ -13,18 +13,11 @@ _DRIVERS = {(10, 0): (410, 48), (10, 1): (418, 39), (10, 2): (440, 33), (11, 0):
 
 
 class Build(NamedTuple):
-  """What a TensorFlow was built for.
-
-  Attributes:
-    version: of TensorFlow.
-    cuda: as (10, 0); None for a build without CUDA.
-    least: the lowest compute capability it has code for; None if unknown.
-    most: the highest compute capability it runs on; None if there is no limit.
-  """
-  version: str
-  cuda: Optional[Tuple[int, int]]
-  least: Optional[Tuple[int, int]] = None
-  most: Optional[Tuple[int, int]] = None
+  """What a TensorFlow was built for."""
+  version: str  # Of TensorFlow.
+  cuda: Optional[Tuple[int, int]]  # As (10, 0); None for a build without CUDA.
+  least: Optional[Tuple[int, int]] = None  # Lowest compute capability with code; None if unknown.
+  most: Optional[Tuple[int, int]] = None  # Highest that it runs on; None for no limit.
 
 
 def find_build() -> Build:

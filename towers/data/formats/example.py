@@ -41,10 +41,8 @@ def _find_types(kind) -> Tuple[Any, Any]:
 def make_quotable(content: bytes, kind: str, *, quotes: bool) -> bytes:
   """Returns a record that fails as `content` does, with an error that Python can be told.
 
-  Args:
-    content: the record.
-    kind: 'Example' or 'SequenceExample' if it is one and is parsed as one; or ''.
-    quotes: whether an error may quote texts: then each of their bytes above 127 becomes `?`.
+  It is an Example or SequenceExample if `kind` says so. Where an error `quotes` texts, each of
+  their bytes above 127 becomes `?`.
   """
   if content.isascii():
     return content

@@ -41,10 +41,7 @@ def read_idx(path: Any) -> np.ndarray:
     with open_regular(path) as file:
       is_gzipped = file.read(2) == b'\x1f\x8b'
       file.seek(0)
-      if not is_gzipped:
-        return _read_array(file, path)
-      with gzip.GzipFile(fileobj=file, mode='rb') as unzipped:
-        return _read_array(unzipped, path)
+      return _read_array(gzip.GzipFile(fileobj=file) if is_gzipped else file, path)
   except MemoryError:
     raise UsageError(f'{path}: its elements do not fit into the memory that this process may have; '
                      'see that it is the right file, or run where there is more.') from None

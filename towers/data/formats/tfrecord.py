@@ -54,17 +54,11 @@ class Damage(NamedTuple):
 
 
 class FileIndex(NamedTuple):
-  """Where each record of a file is.
-
-  Attributes:
-    lengths: of the payloads in bytes, `[records]` int64.
-    damage: where the scan had to stop, or None.
-    facts: what a writer noted of the file, such as its checksum.
-  """
+  """Where each record of a file is."""
   path: str
-  lengths: np.ndarray
-  damage: Optional[Damage] = None
-  facts: Dict[str, Any] = {}
+  lengths: np.ndarray  # Of the payloads in bytes, `[records]` int64.
+  damage: Optional[Damage] = None  # Where the scan had to stop.
+  facts: Dict[str, Any] = {}  # What a writer noted of the file, such as its checksum.
 
   @property
   def offsets(self) -> np.ndarray:
