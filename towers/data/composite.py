@@ -13,31 +13,18 @@ from towers.base.usage_error import UsageError
 
 
 class RaggedRows(NamedTuple):
-  """A RaggedTensor of an example `[num_rows, (…), …]`, or those of a batch, one in each row.
-
-  Attributes:
-    flat_values: `[values, ...]`, in a batch `[batch, most, ...]`.
-    row_lengths: for each ragged dimension `[rows]`, in a batch `[batch, most]`.
-    num_rows: of its first dimension, int64 `[]`, in a batch `[batch]`.
-  """
-  flat_values: Any
-  row_lengths: Tuple[Any, ...]
-  num_rows: Any
+  """A RaggedTensor of an example `[num_rows, (…), …]`, or those of a batch, one in each row."""
+  flat_values: Any  # `[values, ...]`, in a batch `[batch, most, ...]`.
+  row_lengths: Tuple[Any, ...]  # For each ragged dimension `[rows]`, in a batch `[batch, most]`.
+  num_rows: Any  # Of its first dimension, int64 `[]`, in a batch `[batch]`.
 
 
 class SparseRows(NamedTuple):
-  """A SparseTensor of an example, or those of a batch, one in each row.
-
-  Attributes:
-    indices: `[values, rank]` int64, in a batch `[batch, most, rank]`.
-    values: `[values]`, in a batch `[batch, most]`.
-    num_values: int64 `[]`, in a batch `[batch]`.
-    extent: of no element; its static shape is `[0]`, in a batch `[batch, 0]`, and the dense shape.
-  """
-  indices: Any
-  values: Any
-  num_values: Any
-  extent: Any
+  """A SparseTensor of an example, or those of a batch, one in each row."""
+  indices: Any  # `[values, rank]` int64, in a batch `[batch, most, rank]`.
+  values: Any  # `[values]`, in a batch `[batch, most]`.
+  num_values: Any  # Int64 `[]`, in a batch `[batch]`.
+  extent: Any  # Of no element; its static shape is `[0]`, or `[batch, 0]`, and the dense shape.
 
 
 ROWS = (RaggedRows, SparseRows)

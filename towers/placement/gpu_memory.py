@@ -6,18 +6,11 @@ from towers.base.usage_error import UsageError
 
 
 class GpuMemory(NamedTuple):
-  """What a process takes of each GPU; all of it where nothing is set.
-
-  Attributes:
-    growth: take only what is needed, and more when it is.
-    fraction: of the memory of each GPU, at most 1.
-    megabytes: of each GPU, or of each logical one.
-    num_logical: the logical GPUs that the first GPU is divided into, or 0.
-  """
-  growth: bool = False
-  fraction: Optional[float] = None
-  megabytes: Optional[int] = None
-  num_logical: int = 0
+  """What a process takes of each GPU; all of it where nothing is set."""
+  growth: bool = False  # Take only what is needed, and more when it is.
+  fraction: Optional[float] = None  # Of the memory of each GPU, at most 1.
+  megabytes: Optional[int] = None  # Of each GPU, or of each logical one.
+  num_logical: int = 0  # The logical GPUs that the first GPU is divided into, or 0.
 
   @property
   def limits(self) -> Any:
