@@ -113,11 +113,6 @@ class Plan(NamedTuple):
     return min(self.num_examples, self.steps_per_epoch * self.batch_size)
 
   @property
-  def micro_batches_per_epoch(self) -> int:
-    """Micro-batches of an epoch."""
-    return -(-self.examples_per_epoch // self.micro_batch_size)
-
-  @property
   def is_even(self) -> bool:
     """Whether every micro-batch has `micro_batch_size` examples, so that shapes are static."""
     return not self.is_by_hand and (

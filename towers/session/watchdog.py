@@ -38,17 +38,15 @@ class Watchdog:
     engine: what it watches, or None.
   """
 
-  def __init__(self, *, limit_seconds: float, on_stall: Callable[[str], Any] = end_process,
-               clock: Callable[[], float] = time.monotonic):
+  def __init__(self, *, limit_seconds: float, on_stall: Callable[[str], Any] = end_process):
     """Takes the longest that a run of the session may take, and what a thread calls with a reason.
     """
     self._limit_seconds = limit_seconds
     self._on_stall = on_stall
-    self._clock = clock
     self.engine: Optional[Engine] = None
     self._has_ended = threading.Event()
     self._pauses = 0
-    self._since = clock()
+    self._since = time.monotonic()
 
   def __enter__(self) -> 'Watchdog':
     self._thread = start_thread(self._watch, 'watchdog')
@@ -69,15 +67,15 @@ class Watchdog:
 
   def is_busy(self) -> bool:
     """Whether the run has made progress lately, or is paused."""
-    return bool(self._pauses) or self._clock() - self._since < _SECONDS_OF_A_STEP
+    return bool(self._pauses) or time.monotonic() - self._since < _SECONDS_OF_A_STEP
 
   def _watch(self):
-    runs, self._since = None, self._clock()
+    runs, self._since = None, time.monotonic()
     while not self._has_ended.wait(min(1.0, self._limit_seconds / 10)):
       engine = self.engine
       if engine is None or self._pauses or engine.runs != runs:
-        runs, self._since = None if engine is None else engine.runs, self._clock()
-      elif self._clock() - self._since > self._limit_seconds:
+        runs, self._since = None if engine is None else engine.runs, time.monotonic()
+      elif time.monotonic() - self._since > self._limit_seconds:
         try:
           reason = find_stall(engine)
         except Exception as error:  # A run that hangs must end in any case.
