@@ -206,20 +206,13 @@ def _parse_first(records, parse, name, bad_records) -> Tuple[bytes, _Parsed]:
 
 
 class _Reader(NamedTuple):
-  """Reads a split: from indices to examples.
-
-  Attributes:
-    components: of every example, with the shapes to which it is held.
-    substitute: a record that can be parsed, in place of those that cannot be read.
-    kind: what `parse` takes all of a record as, see `_Parsed`.
-    is_known: of each record, whether it was seen to be of that kind.
-  """
+  """Reads a split: from indices to examples."""
   records: Records
   parse: Callable[[Any], Any]
-  components: Components
-  substitute: bytes
-  kind: str
-  is_known: np.ndarray
+  components: Components  # Of every example, with the shapes to which it is held.
+  substitute: bytes  # A record that can be parsed, in place of those that cannot be read.
+  kind: str  # What `parse` takes all of a record as, see `_Parsed`.
+  is_known: np.ndarray  # Of each record, whether it was seen to be of that kind.
   bad_records: BadRecords
 
   def read(self, indices: Any, *, epoch: Any, parallel_calls: int) -> Any:

@@ -53,24 +53,15 @@ _DTYPES = (tf.float32, tf.float64)  # Of rings on both targets; 1.14 has no othe
 
 
 class AllReduce(NamedTuple):
-  """What a step's all-reduce sums, by ring or nccl.
-
-  Attributes:
-    num_gradients: the tensors that are summed, in `num_collectives`.
-    num_bytes: their size as they are sent, for one tower or worker.
-    group_size: how many shares a collective sums, of towers of one worker or of workers.
-    num_workers: 1, or the workers, each of which has summed its towers before.
-    num_gathered: the sparse gradients, whose rows are gathered instead.
-    wire: the dtype that gradients are sent in, if it is not their own.
-  """
+  """What a step's all-reduce sums, by ring or nccl."""
   kind: str
-  num_gradients: int
+  num_gradients: int  # The tensors that are summed, in `num_collectives`.
   num_collectives: int
-  num_bytes: int
-  group_size: int
-  num_workers: int = 1
-  num_gathered: int = 0
-  wire: Optional[DType] = None
+  num_bytes: int  # Their size as they are sent, for one tower or worker.
+  group_size: int  # How many shares a collective sums, of towers of one worker or of workers.
+  num_workers: int = 1  # Or the workers, each of which has summed its towers before.
+  num_gathered: int = 0  # The sparse gradients, whose rows are gathered instead.
+  wire: Optional[DType] = None  # That gradients are sent in, if it is not their own.
 
   @property
   def num_messages(self) -> int:

@@ -32,21 +32,14 @@ _OTHERWISE = ('Let tensorflow-datasets read it: towers.from_dataset(lambda: tfds
 class Feature(NamedTuple):
   """One tensor of an example.
 
-  Attributes:
-    kind: 'Image', 'ClassLabel', 'Text' or 'Tensor', which a Sequence of others than images also is.
-    path: to it in the example, and its name in a record.
-    dtype: as numpy names it, or 'string'.
-    shape: sizes, None where they differ between examples: of an image, or the first one of a Tensor
-      or Sequence.
-    encoding: of a Tensor: 'none', 'bytes' or 'zlib'.
-    num_classes: of a ClassLabel.
+  A size is None where it differs between examples: those of an image, or the first one of a Tensor.
   """
-  kind: str
-  path: str
-  dtype: str
+  kind: str  # 'Image', 'ClassLabel', 'Text' or 'Tensor', as a Sequence of others than images is.
+  path: str  # To it in the example, and its name in a record.
+  dtype: str  # As numpy names it, or 'string'.
   shape: Tuple[Optional[int], ...] = ()
-  encoding: str = 'none'
-  num_classes: int = 0
+  encoding: str = 'none'  # Of a Tensor: 'none', 'bytes' or 'zlib'.
+  num_classes: int = 0  # Of a ClassLabel.
 
 
 # By name, as the examples are nested.

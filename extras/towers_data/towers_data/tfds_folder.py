@@ -104,20 +104,12 @@ def load_tfds_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Opti
 
 
 class _Folder(NamedTuple):
-  """A folder's two descriptions.
-
-  Attributes:
-    folder: its path.
-    dataset: the data set's name.
-    features: of every example.
-    splits: for each split its files' names, and how many records each has.
-    supervised: the names of what is learned from and of what is learned, if it says so.
-  """
-  folder: str
-  dataset: str
-  features: Features
-  splits: Dict[str, List[Tuple[str, int]]]
-  supervised: Tuple[str, ...]
+  """A folder's two descriptions."""
+  folder: str  # Its path.
+  dataset: str  # The data set's name.
+  features: Features  # Of every example.
+  splits: Dict[str, List[Tuple[str, int]]]  # Names of each one's files, and how many records.
+  supervised: Tuple[str, ...]  # Names of what is learned from, and of what is; where they are said.
 
   def open_split(self, split: str, bad_records: BadRecords) -> Records:
     """Returns the records of a split."""

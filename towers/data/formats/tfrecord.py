@@ -41,14 +41,9 @@ _MOST_OPEN_FILES = 256
 
 
 class Damage(NamedTuple):
-  """Where a file's records end before the file does.
-
-  Attributes:
-    record: the index of the first record that cannot be found.
-    offset: where it begins, in bytes; `num_bytes` are left from there on.
-  """
-  record: int
-  offset: int
+  """Where a file's records end before the file does."""
+  record: int  # The index of the first record that cannot be found.
+  offset: int  # Where it begins, in bytes; `num_bytes` are left from there on.
   num_bytes: int
   reason: str
 
