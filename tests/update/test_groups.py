@@ -54,7 +54,8 @@ def train(num_towers, **settings):
 def train_by_hand(groups, initial, *, num_steps=NUM_STEPS, refuses=False):
   """Returns the weights after the same steps on whole batches, without towers.
 
-  A group may have a fourth part: it acts in every so many steps. Every second step may be refused.
+  A group may have a fourth part: in which of every three steps it acts, from 1. Every second step
+  may be refused.
   """
   features, labels = small.random_examples(13).arrays
   with tf.Graph().as_default(), tf.Session() as session:
@@ -73,8 +74,8 @@ def train_by_hand(groups, initial, *, num_steps=NUM_STEPS, refuses=False):
       variable.load(initial[name], session)
     for index in range(num_steps):
       chosen = slice(0, 8) if index % 2 == 0 else slice(8, 13)
-      acting = [op for op, (_, _, _, *every) in zip(ops, groups)
-                if (index + 1) % (every or [1])[0] == 0]
+      acting = [op for op, (_, _, _, *turns) in zip(ops, groups)
+                if not turns or index % 3 + 1 in turns[0]]
       if not refuses or index % 2 == 0:
         session.run(acting, dict(zip(batch, (features[chosen], labels[chosen]))))
     return session.run(variables)
@@ -145,7 +146,10 @@ def sgd(rate):
     (dict(optimizer=tf.train.GradientDescentOptimizer(0.1), learning_rate=None,
           rate_factors={'logits': 2.0}), 'rate_factors has 2 for logits/weights, whose optimizer'),
     (dict(optimizer=sgd, rate_factors='hidden=0.1'), "rate_factors is 'hidden=0.1': write"),
-    (dict(optimizer=towers.Every(0, sgd)), 'towers.Every got 0 steps: give a whole number')])
+    (dict(optimizer=towers.Every(0, sgd)), 'towers.Every got 0 steps: give a whole number'),
+    (dict(optimizer=towers.Every(3, sgd, turns=[0, 2])),
+     r'towers.Every got turns=\[0, 2\]: give numbers from 1 to its 3 steps, as turns=\[1, 3\].'),
+    (dict(optimizer=towers.Every(3, sgd, turns=2)), 'towers.Every got turns=2: give numbers')])
 def test_mistakes_name_the_variable(settings, message):
   with pytest.raises(UsageError, match=message):
     build(1, **settings)
@@ -155,15 +159,16 @@ def test_one_object_updates_all_its_variables_at_once():
   """Otherwise its own variables, such as powers of beta, would move once for each pattern."""
   adam = tf.train.AdamOptimizer(0.1)
   groups = build_groups({'a': adam, 'b': adam}, 0.1, ['a/1', 'a/2', 'b'])
-  assert groups == [(adam, {'a/1', 'a/2', 'b'}, 1, '0.1')]
+  assert groups == [(adam, {'a/1', 'a/2', 'b'}, 1, '0.1', ())]
   with pytest.raises(UsageError, match='one object for groups that act in different steps'):
     build_groups({'a': towers.Every(2, adam), 'b': adam}, 0.1, ['a/1', 'b'])
 
 
-@pytest.mark.nightly(but='2-True-settings2')
-@pytest.mark.parametrize('num_towers, refuses, settings', [
-    (1, False, {}), (3, True, {}), (2, True, dict(variables='replicated', average_weights=0.9))])
-def test_a_group_acts_in_every_third_step(num_towers, refuses, settings, tmp_path):
+@pytest.mark.nightly(but=['2-True-turns2-settings2', '3-False-turns3-settings3'])
+@pytest.mark.parametrize('num_towers, refuses, turns, settings', [
+    (1, False, [], {}), (3, True, [], {}),
+    (2, True, [], dict(variables='replicated', average_weights=0.9)), (3, False, [1, 2], {})])
+def test_a_group_acts_in_some_of_three_steps(num_towers, refuses, turns, settings, tmp_path):
   """As by two train ops, also after a resume and where steps are refused."""
   @small.with_losses
   def model(losses):
@@ -172,7 +177,7 @@ def test_a_group_acts_in_every_third_step(num_towers, refuses, settings, tmp_pat
 
   def make():
     return build(num_towers, model=model, **settings, optimizer={
-        'hidden/': towers.Every(3, tf.train.AdamOptimizer),
+        'hidden/': towers.Every(3, tf.train.AdamOptimizer, turns),
         'logits/': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)})
 
   def train_on(session, num_steps):
@@ -192,7 +197,7 @@ def test_a_group_acts_in_every_third_step(num_towers, refuses, settings, tmp_pat
     trained = small.read_variables(program, session)
   assert trained['global_step'] == 8
   expected = train_by_hand([
-      (['hidden/weights', 'hidden/biases'], 'adam', 1, 3),
+      (['hidden/weights', 'hidden/biases'], 'adam', 1, turns or [3]),
       (['logits/weights', 'logits/biases'], 'momentum', 1)], initial, num_steps=8, refuses=refuses)
   for name, value in expected.items():
     np.testing.assert_allclose(trained[name], value, rtol=0, atol=1e-6, err_msg=name)

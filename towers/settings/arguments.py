@@ -8,7 +8,7 @@ import functools
 import inspect
 import logging
 import re
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Sequence, TypeVar
 
 import numpy as np
 
@@ -147,10 +147,13 @@ def check_optimizer(optimizer: Any) -> None:
   Raises:
     UsageError: names it, and the line to write.
   """
-  for steps, one in by_pattern(optimizer).values():
+  for steps, one, turns in by_pattern(optimizer).values():
     if type(steps) is not int or steps < 1:
       raise UsageError(f'towers.Every got {steps!r} steps: give a whole number above 0, as in '
                        'towers.Every(5, tf.train.AdamOptimizer(1e-4)).')
+    if not isinstance(turns, Sequence) or not set(turns) <= {*range(1, steps + 1)}:
+      raise UsageError(f'towers.Every got turns={turns!r}: give numbers from 1 to its {steps} '
+                       f'steps, as turns=[1, {steps}].')
     kind = one if isinstance(one, type) else type(one)
     is_of_keras = any(_IN_KERAS.search(base.__module__) for base in kind.__mro__)
     for name, value in vars(one).items() if kind.__module__.startswith('tensorflow') else ():

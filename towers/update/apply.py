@@ -119,10 +119,11 @@ def _apply_gradients(reduced, groups, before, gate=None, beside=()):
   with tf.control_dependencies(before), tf.variable_creator_scope(SlotCreator(reduced)), \
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
     applied = list(beside)
-    for (optimizer, _, every, _), indices in groups:
+    for group, indices in groups:
+      optimizer = group.optimizer
       with _merging_once(optimizer), gate.gating(optimizer) if gate else contextlib.nullcontext():
-        applied.append(_apply_group(optimizer, reduced, indices) if every == 1 else
-                       _apply_every(every, optimizer, reduced, indices))
+        applied.append(_apply_group(optimizer, reduced, indices) if group.every == 1 else
+                       _apply_in_turn(group, reduced, indices))
     return applied[0] if len(applied) == 1 else tf.group(*applied)
 
 
@@ -149,13 +150,14 @@ def _apply_group(optimizer, reduced, indices):
   return optimizer.apply_gradients(reduced.list_pairs(indices))
 
 
-def _apply_every(steps, optimizer, reduced, indices):
-  """Returns the op that updates variables if so many steps are done with this one."""
+def _apply_in_turn(group, reduced, indices):
+  """Returns the op that updates variables if the next step is one of their optimizer's turns."""
   # Within the guard's branch, which tf.cond would leave.
-  due = tf.equal((get_global_step().read_value() + 1) % steps, 0)
+  turn = get_global_step().read_value() % group.every + 1
+  due = tf.reduce_any(tf.equal(turn, [*(group.turns or [group.every])]))
   others, now = tf.raw_ops.Switch(data=due, pred=due)
   with tags_empty_unless(due), tf.control_dependencies([tf.identity(now)]):
-    applied = _apply_group(optimizer, reduced, indices)
+    applied = _apply_group(group.optimizer, reduced, indices)
   with tf.control_dependencies([applied]):
     return tf.raw_ops.Merge(inputs=[tf.identity(now), others])[0].op
 

@@ -37,20 +37,28 @@ class Every(NamedTuple):
   Attributes:
     steps: of the program, for each of the optimizer.
     optimizer: a `tf.train.Optimizer`, or a function that makes one from the learning rate.
+    turns: in which of each so many steps it acts, from 1, as `[1, 2]`; the last one by default.
   """
   steps: int
   optimizer: OneOptimizer
+  turns: Sequence[int] = ()
+
+  def __str__(self) -> str:
+    """Returns 'every 5 steps', or 'in turns 1, 2 of 5 steps'."""
+    turns = ', '.join(map(str, self.turns))
+    return f'in turns {turns} of {self.steps} steps' if turns else f'every {self.steps} steps'
 
 
 Optimizers = Union[OneOptimizer, Every, Mapping[str, Union[OneOptimizer, Every]]]
 
 
 class Group(NamedTuple):
-  """Variables, by name, that one optimizer updates, in every so many steps; its rate in words."""
+  """Variables, by name, that one optimizer updates, see `Every`; its rate in words."""
   optimizer: Optimizer
   names: Set[str]
   every: int = 1
   rate: str = ''
+  turns: Sequence[int] = ()
 
 
 def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
@@ -80,18 +88,20 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
   found: Dict[Any, Group] = {}
   rates: Dict[float, Rate] = {1.0: rate}
   for name in names:
-    every, optimizer = optimizers[patterns[name]]
+    every = optimizers[patterns[name]]
+    optimizer = every.optimizer
     factor = float(given[factors[name]]) if name in factors else 1.0
     # The same object updates all its variables at once.
-    key = (id(optimizer), factor, every)
+    key = (id(optimizer), factor, every.steps, tuple(every.turns))
     if key not in found:
       made = _make(optimizer, factor, rates, name)
       check_own_gradients(made)
       if any(group.optimizer is made for group in found.values()):
         raise UsageError('optimizer has one object for groups that act in different steps, and '
                          'its own numbers would move in both: make an optimizer for each.')
-      found[key] = Group(made, set(), every, _describe_rate(
-          rate if _is_function(optimizer) else _read_rate(optimizer), factor, every))
+      own_rate = rate if _is_function(optimizer) else _read_rate(optimizer)
+      found[key] = Group(made, set(), every.steps, _describe_rate(own_rate, factor, every),
+                         every.turns)
     found[key].names.add(name)
   return list(found.values())
 
@@ -216,7 +226,7 @@ def _describe_rate(rate, factor, every):
     text = 'scheduled' if factor == 1 else f'scheduled, times {factor:g}'
   else:
     text = f'{rate * factor:g}' if rate == rate else "the optimizer's own"
-  return text if every == 1 else f'{text}, every {every} steps'
+  return text if every.steps == 1 else f'{text}, {every}'
 
 
 def name_optimizer(optimizer: Optimizers) -> str:
@@ -224,7 +234,7 @@ def name_optimizer(optimizer: Optimizers) -> str:
   if isinstance(optimizer, Mapping):
     return ', '.join(f'{pattern}: {name_optimizer(one)}' for pattern, one in optimizer.items())
   if isinstance(optimizer, Every):
-    return f'{name_optimizer(optimizer.optimizer)} every {optimizer.steps} steps'
+    return f'{name_optimizer(optimizer.optimizer)} {optimizer}'
   name = getattr(optimizer, '__name__', type(optimizer).__name__)
   return name[:-len('Optimizer')].lower() if name.endswith('Optimizer') else name
 
