@@ -10,7 +10,7 @@ import pytest
 
 from tests import ROOT
 from towers.base import files
-from towers.base.files import name_other_kind, open_regular, sweep, write_whole
+from towers.base.files import name_other_kind, open_regular, sweep, write_whole, writing
 
 KILLED = '''
 import os, sys
@@ -49,6 +49,17 @@ def test_what_is_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
   monkeypatch.setattr(files, '_lock', lock_late)
   write_whole(str(tmp_path / 'whole'), b'1')
   assert [path.read_bytes() for path in tmp_path.iterdir()] == [b'1']
+
+
+def test_what_is_not_written_to_the_end_leaves_the_file_before(tmp_path):
+  write_whole(str(tmp_path / 'whole'), b'before')
+  with pytest.raises(KeyError), writing(str(tmp_path / 'whole')) as file:
+    file.write(b'half')
+    raise KeyError
+  assert [path.read_bytes() for path in tmp_path.iterdir()] == [b'before']
+  with writing(str(tmp_path / 'whole')) as file:
+    file.write(b'after')
+  assert [path.read_bytes() for path in tmp_path.iterdir()] == [b'after']
 
 
 @pytest.mark.parametrize('make, kind', [
