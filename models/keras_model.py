@@ -18,7 +18,7 @@ import inspect
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from towers.base.usage_error import UsageError
-from towers.tensorflow_v1 import load_keras, tf
+from towers.tensorflow_v1 import load_keras, replace_tensor, tf
 from towers.tower.all_towers import count_towers
 
 from .layers import Layers
@@ -245,12 +245,8 @@ def _call(layers, inputs, is_training):
   takes_training = 'training' in inspect.signature(layers.call).parameters
   outputs = layers(inputs, **(dict(training=is_training) if takes_training else {}))
   phase = load_keras().backend.learning_phase()
-  consumers = phase.consumers() if isinstance(phase, tf.Tensor) else []
-  value = tf.convert_to_tensor(is_training) if consumers else None
-  for consumer in consumers:
-    for index, tensor in enumerate(consumer.inputs):
-      if tensor is phase:
-        consumer._update_input(index, value)
+  if isinstance(phase, tf.Tensor) and phase.consumers():
+    replace_tensor(phase, tf.convert_to_tensor(is_training))
   return outputs
 
 

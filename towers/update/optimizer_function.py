@@ -16,7 +16,7 @@ from towers.graph.walk import find_dependents, find_needed, list_sources
 from towers.graph.writes import READERS, find_writes
 from towers.placement.counters import get_global_step
 from towers.placement.replicas import IS_REPLICA
-from towers.tensorflow_v1 import Gradient, Operation, Optimizer, Variable, tf
+from towers.tensorflow_v1 import Gradient, Operation, Optimizer, Variable, stop_waiting, tf
 
 Update = Callable[[Sequence[Tuple[Gradient, Variable]], Variable], Operation]
 
@@ -63,9 +63,7 @@ class FunctionOptimizer(Optimizer):
         raise UsageError(
             f'The optimizer {self.get_name()} reads global_step by {format_op(op)}, after it has '
             'counted the step, which is left to the program: compute with global_step + 1.')
-      others = [source for source in op.control_inputs if source is not write]
-      op._remove_all_control_inputs()
-      op._add_control_inputs([*others, *list_sources(write)])
+      stop_waiting(op, write, *list_sources(write))
 
 
 def takes_gradients(optimizer: Any) -> bool:

@@ -43,7 +43,7 @@ from towers.input.row_offsets import build_row_offsets
 from towers.placement import philox, randomness
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
-from towers.tensorflow_v1 import Operation, Tensor, replaced, tf
+from towers.tensorflow_v1 import Operation, Tensor, replace_tensor, replaced, tf
 from towers.tower.drawing.layouts import Layout, Layouts, find_layouts, guess_layout, is_clear
 
 # Numbers that 1.14 may draw for a global batch: 256 MB.
@@ -172,17 +172,13 @@ class _Drawer:
     if make is None or randomness.is_stateless(op) and not self._is_moved(op):
       return False
     drawn = op.outputs[0]
-    consumers = drawn.consumers()
     with replaced((op.graph, '_control_flow_context', op._get_control_flow_context())), \
         tf.name_scope(op.name + '_stateless/'):
       twin = make(self, op)
     if twin is None:
       return False
     twin.set_shape(drawn.shape)
-    for consumer in consumers:
-      for index, tensor in enumerate(consumer.inputs):
-        if tensor is drawn:
-          consumer._update_input(index, twin)
+    replace_tensor(drawn, twin)
     return True
 
   def _is_moved(self, op):

@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping
 
 from towers.base.usage_error import UsageError
 from towers.graph.source_lines import find_line
-from towers.tensorflow_v1 import Tensor, tf
+from towers.tensorflow_v1 import Tensor, replace_tensor, stop_waiting, tf
 from towers.tower.foreign.calls import OWN_GRAPH, is_made_before
 
 
@@ -45,14 +45,9 @@ def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
           'that size None.')
     instead.update(zip(keys, tensors))
   for key, tensor in instead.items():
-    for op in key.consumers():
-      for index, taken in enumerate(op.inputs):
-        if taken is key:
-          op._update_input(index, tensor)
+    replace_tensor(key, tensor)
     for op in list(key.op._control_outputs):
-      others = [source for source in op.control_inputs if source is not key.op]
-      op._remove_all_control_inputs()
-      op._add_control_inputs(others)
+      stop_waiting(op, key.op)
   return tf.nest.map_structure(
       lambda value: instead.get(value, value) if isinstance(value, tf.Tensor) else value, returned)
 
