@@ -242,8 +242,7 @@ class Run:
     self.session = self.engine.session
     self.table = ''
     if self.program.warm_start and rank == 0:
-      self.table = self.program.warm_start.open()
-      self.program.warm_start.start(self.session)
+      self.table = self.program.warm_start.start(self.session)
     self.initial_weights = self.weights()
 
   def __enter__(self):

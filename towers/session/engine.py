@@ -127,8 +127,7 @@ class Engine:
     """Gives all workers the chief's variables, started from the file that the program names."""
     warm_start = self.program.warm_start
     if warm_start is not None and self.program.workers.rank == 0:
-      write_line(warm_start.open())
-      warm_start.start(self.session)
+      write_line(warm_start.start(self.session))
     self.has_begun = True
     self.broadcast()
 

@@ -10,7 +10,6 @@ It is called once, in a graph of its own on one device, with the whole batch of 
 workers: what it assigns depends on neither. A run that resumes does not call it.
 """
 
-import contextlib
 from typing import Any, Callable
 
 import numpy as np
@@ -49,12 +48,8 @@ class FirstBatch:
     self._function, self._examples, self._given, self._devices = function, examples, given, devices
     self._plan = plan._replace(num_towers=1, num_workers=1, rank=0, accumulate=1)
 
-  def open(self) -> str:
-    """Returns a line on what it does."""
-    return f'initial weights: {self.source} of the first batch, {self._plan.size_at(0)} examples'
-
-  def start(self, session: Session) -> None:
-    """Gives the variables what the function assigns.
+  def start(self, session: Session) -> str:
+    """Gives the variables what the function assigns; returns a line that says so.
 
     Raises:
       UsageError: it changes none, or makes one that the model does not have.
@@ -68,11 +63,9 @@ class FirstBatch:
       if others:
         raise UsageError(f'init_from={self.source} makes {shorten(others)}, which the model does '
                          'not have: make the variables by the names that the model gives them.')
-      starts = [tf.global_variables_initializer(), tf.local_variables_initializer(),
-                tf.tables_initializer()]
-      with contextlib.closing(tf.Session(
-          graph=graph, config=build_session_config(self._devices))) as beside:
-        beside.run(starts)
+      with tf.Session(graph=graph, config=build_session_config(self._devices)) as beside:
+        beside.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
+                    tf.tables_initializer()])
         before = session.run({name: variables[name] for name in own})
         load_values(beside, {own[name]: value for name, value in before.items()})
         beside.run(inputs.initializer, inputs.feed_dict(0))
@@ -84,6 +77,7 @@ class FirstBatch:
       raise UsageError(f'init_from={self.source} changes no variable: return what its assignments '
                        'lead to, as the result of the net, or tf.group of them.')
     load_values(session, changed)
+    return f'initial weights: {self.source} of the first batch, {self._plan.size_at(0)} examples'
 
   def _build(self):
     """Builds the call; returns the op that ends it, and the inputs of its batch."""

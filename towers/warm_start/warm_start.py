@@ -7,13 +7,13 @@ replicas on every tower, and variables whose initial value is made of another's.
 reads its checkpoint alone.
 """
 
-from typing import Dict, Iterable, List, Optional, Set, Tuple, Union
+from typing import Dict, Iterable, List, Set, Tuple, Union
 
 import numpy as np
 
 from towers.graph.walk import find_needed
 from towers.tensorflow_v1 import Session, Tensor, Variable, tf
-from towers.warm_start.matching import InitFrom, Matches, init_from, match
+from towers.warm_start.matching import InitFrom, init_from, match
 from towers.warm_start.slices import VariableSlice, find_slice
 from towers.warm_start.weights_file import Info, check_weights, open_weights
 
@@ -32,42 +32,30 @@ class WarmStart:
     """
     self._settings = source if isinstance(source, InitFrom) else init_from(source)
     self.source = self._settings.path
-    self.variables: Dict[str, Variable] = {
-        variable.op.name: variable for variable in variables
-        if variable.dtype.base_dtype.is_floating or variable.trainable}
-    self._matches: Optional[Matches] = None
-    self._slices: Dict[str, List[Tuple[Variable, VariableSlice]]] = {}
+    self._variables = [variable for variable in variables
+                       if variable.dtype.base_dtype.is_floating or variable.trainable]
 
-  def open(self) -> str:
-    """Examines the file; returns a table of what it starts.
+  def start(self, session: Session) -> str:
+    """Starts the variables again, from the file; returns a table of what it has started.
 
     Raises:
       UsageError: the file is missing or damaged, or does not fit the program, see `matching`.
     """
-    path = self.source
-    check_weights(path)
-    with open_weights(path) as opened:
-      self._slices.clear()
-      wholes: Dict[str, Info] = {}
-      for variable in self.variables.values():
+    check_weights(self.source)
+    slices: Dict[str, List[Tuple[Variable, VariableSlice]]] = {}
+    wholes: Dict[str, Info] = {}
+    with open_weights(self.source) as opened:
+      for variable in self._variables:
         piece = find_slice(variable, opened.tensors)
         shape, dtype = piece.tensor
         wholes[piece.name] = Info(tuple(shape.as_list()), np.dtype(dtype.as_numpy_dtype))
-        self._slices.setdefault(piece.name, []).append((variable, piece))
-      self._matches = match(self._settings, opened.tensors, wholes)
-      return (f'initial weights: {path}, {opened.kind} of {len(opened.tensors)} tensors\n'
-              f'{self._matches.format()}')
-
-  def start(self, session: Session) -> None:
-    """Starts the variables again, from the file; call it once `open` has succeeded.
-
-    All others keep their values, except those whose initial value is made of such a variable's.
-    """
-    assert self._matches is not None, 'open comes first'
-    with open_weights(self.source) as opened:
-      values = {name: opened.read(source) for name, source in self._matches.source.items()}
+        slices.setdefault(piece.name, []).append((variable, piece))
+      matches = match(self._settings, opened.tensors, wholes)
+      values = {name: opened.read(source) for name, source in matches.source.items()}
     load_values(session, {variable: piece.take(value) for name, value in values.items()
-                          for variable, piece in self._slices[name]})
+                          for variable, piece in slices[name]})
+    return (f'initial weights: {self.source}, {opened.kind} of {len(opened.tensors)} tensors\n'
+            f'{matches.format()}')
 
 
 def load_values(session: Session, values: Dict[Variable, np.ndarray]) -> None:
