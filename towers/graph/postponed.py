@@ -8,10 +8,10 @@ that value is not known, as in a loop or where several writes of the variable ar
 """
 
 import re
-from typing import Any, Callable, Container, Dict, List, Sequence
+from typing import Callable, Container, Dict, List, Sequence
 
-from towers.graph.walk import find_dependents, find_needed
-from towers.tensorflow_v1 import Operation, replaced, tf
+from towers.graph.walk import find_dependents, find_loops, find_needed, list_branches
+from towers.tensorflow_v1 import Operation, replace_tensor, replaced, stop_waiting, tf
 
 _WRITES = re.compile('Assign(Add|Sub|)VariableOp$|ResourceScatter')
 # Ops that pass a handle on.
@@ -35,15 +35,13 @@ def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
   early = [op for op in writes if op in of_losses]
   last: Dict[Operation, Operation] = {}
   for write in early:
-    variable, context = _find_variable(write), write._get_control_flow_context()
-    if (variable.type != 'VarHandleOp' or context is not None and context.GetWhileContext()
-        or not may_postpone(write, variable) or not _replace_reads(write, early, needed)):
+    variable = _find_variable(write)
+    if (variable.type != 'VarHandleOp' or find_loops(write) or not may_postpone(write, variable)
+        or not _replace_reads(write, early, needed)):
       continue
     for reader in write._control_outputs:
       if reader in needed:
-        kept = [source for source in reader.control_inputs if source is not write]
-        reader._remove_all_control_inputs()
-        reader._add_control_inputs(kept)
+        stop_waiting(reader, write)
     if variable in last:
       write._add_control_input(last[variable])
     last[variable] = _leave_branches(write)
@@ -77,26 +75,16 @@ def _replace_reads(write: Operation, early: List[Operation], needed: Container[O
       value = old + value if write.type.startswith('AssignAdd') else old - value
     value = tf.stop_gradient(value)  # As a variable that is read.
   for read in reads:
-    _replace(read.outputs[0], value)
+    replace_tensor(read.outputs[0], value)
   return True
-
-
-def _replace(tensor: Any, other: Any) -> None:
-  for reader in tensor.consumers():
-    for index, taken in enumerate(reader.inputs):
-      if taken is tensor:
-        reader._update_input(index, other)
 
 
 def _leave_branches(op: Operation) -> Operation:
   """Returns an op after a write that runs where the branches around this one are not taken too."""
-  context = op._get_control_flow_context()
-  while context is not None:
-    if hasattr(context, 'pred'):
-      with tf.control_dependencies(None):
-        branches = tf.raw_ops.Switch(data=context.pred, pred=context.pred)
-        with tf.control_dependencies([op]):
-          taken = tf.identity(branches[context.branch])
-        op = tf.raw_ops.Merge(inputs=[taken, branches[1 - context.branch]])[0].op
-    context = context.outer_context
+  for branch in list_branches(op._get_control_flow_context()):
+    with tf.control_dependencies(None):
+      both = tf.raw_ops.Switch(data=branch.pred, pred=branch.pred)
+      with tf.control_dependencies([op]):
+        taken = tf.identity(both[branch.branch])
+      op = tf.raw_ops.Merge(inputs=[taken, both[1 - branch.branch]])[0].op
   return op

@@ -97,6 +97,15 @@ def find_loops(op: Operation) -> List[Any]:
   return loops
 
 
+def list_branches(context: Any) -> List[Any]:
+  """Returns the contexts of the branches of `tf.cond` around a context, the innermost first."""
+  branches: List[Any] = []
+  while context is not None:
+    branches += [context] if hasattr(context, 'pred') else []
+    context = context.outer_context
+  return branches
+
+
 def find_taken_apart(loop: Any) -> List[Tensor]:
   """Returns the tensors of which the turns of a loop read the rows."""
   graph = tf.get_default_graph()

@@ -15,7 +15,7 @@ updates in place, and *late* if only UPDATE_OPS do.
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_called, find_dependents, find_needed, list_ops
+from towers.graph.walk import find_called, find_dependents, find_needed, list_branches, list_ops
 from towers.tensorflow_v1 import Gradient, Graph, Operation, Tensor, Variable, tf
 
 VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
@@ -154,10 +154,7 @@ def check_measuring(measured: Iterable[Tensor], is_validating: Optional[Tensor])
 def _is_switched(op, switch) -> bool:
   """Returns whether an op is in a branch of a condition that depends on the switch."""
   preds = [op.inputs[0]] if op.type == 'If' else []
-  context = op._get_control_flow_context()
-  while context is not None:
-    preds += [context.pred] if hasattr(context, 'pred') else []
-    context = context.outer_context
+  preds += [branch.pred for branch in list_branches(op._get_control_flow_context())]
   return switch.op in find_needed([pred.op for pred in preds])
 
 
