@@ -49,12 +49,14 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         f'TensorFlow says: {find_reason(error)}') from error
   finally:
     graph.get_collection_ref(_BEGUN).pop()
-  for value in tf.nest.flatten(returned, expand_composites=True):
+  values = tf.nest.flatten(returned, expand_composites=True)
+  for value in values:
     if getattr(value, 'graph', graph) is not graph:
       raise UsageError(f'The model returns {value!r}, which is of another graph: {OWN_GRAPH}.')
   placeholders = [op for op in graph.get_operations()[len(before):] if op.type == 'Placeholder']
   if placeholders or idle:
-    _check(placeholders, idle, returned)
+    _check([*filter(tf.is_tensor, values), *tf.get_collection(tf.GraphKeys.UPDATE_OPS)],
+           placeholders, idle)
   return returned
 
 
@@ -124,24 +126,15 @@ def _list_kinds(kind: Type[Any]) -> List[Type[Any]]:
       inner for derived in kind.__subclasses__() for inner in _list_kinds(derived))]))
 
 
-def _check(placeholders, idle, returned):
-  marked = [*idle, *placeholders]
-  dependents = find_dependents(marked)
-
-  def find(values):
-    needed = find_needed(list_ops(values), within=dependents)
-    return [op for op in marked if op in needed]
-
-  values = [value for value in tf.nest.flatten(returned, expand_composites=True)
-            if tf.is_tensor(value)]
-  for op in find([*values, *tf.get_collection(tf.GraphKeys.UPDATE_OPS)]):
-    if op in idle:
-      raise UsageError(
-          f'What the model returns, or puts into UPDATE_OPS, waits for an update by its own '
-          f'{idle[op]}, which is not used: give the optimizer to towers.Program, and let nothing '
-          'wait for it; average_weights=0.999 averages weights.')
+def _check(results, placeholders, idle):
+  """Refuses results that need a placeholder, or wait for an idle optimizer."""
+  needed = find_needed(list_ops(results), within=find_dependents([*idle, *placeholders]))
+  for op in filter(needed.__contains__, idle):
+    raise UsageError(
+        f'What the model returns, or puts into UPDATE_OPS, waits for an update by its own '
+        f'{idle[op]}, which is not used: give the optimizer to towers.Program, and let nothing '
+        'wait for it; average_weights=0.999 averages weights.')
+  for op in filter(needed.__contains__, placeholders):
     raise UsageError(
         f'What the model returns, or puts into UPDATE_OPS, needs the placeholder {format_op(op)}, '
         'which nothing feeds: return towers.fed({placeholder: batch[0], …}, losses).')
-  tags = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
-  tags[:] = [tag for tag in tags if not find([tag])]
