@@ -9,6 +9,7 @@ other graphs and threads go on with TensorFlow's own.
 import contextlib
 import functools
 import threading
+import types
 from typing import Any, Callable, Dict, Iterator, Tuple
 
 from tensorflow.python.ops import gen_nn_ops, math_ops, nn_impl
@@ -21,27 +22,6 @@ _lock = threading.Lock()
 _others: Dict[Any, Tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
-class _Module:
-  """A module, but for functions that ask first whether another one stands in."""
-
-  def __init__(self, module: Any, names: Any, index: int):
-    self._module = module
-    for name in names:
-      if hasattr(module, name):
-        setattr(self, name, functools.partial(self._call, getattr(module, name), index))
-
-  def __getattr__(self, name):
-    return getattr(self._module, name)
-
-  def _call(self, own, index, *args, **settings):
-    others = _others.get(_find_caller())
-    return own(*args, **settings) if others is None else others[index](own, *args, **settings)
-
-
-def _find_caller():
-  return tf.get_default_graph(), threading.get_ident()
-
-
 @contextlib.contextmanager
 def other_norms(kernel: Callable[..., Any], mean: Callable[..., Any]) -> Iterator[None]:
   """Makes batch normalisation within the context, in this graph and thread, call others.
@@ -52,8 +32,8 @@ def other_norms(kernel: Callable[..., Any], mean: Callable[..., Any]) -> Iterato
   """
   caller = _find_caller()
   with _lock:
-    nn_impl.gen_nn_ops = _Module(gen_nn_ops, _KERNELS, 0)
-    nn_impl.math_ops = _Module(math_ops, ['reduce_mean'], 1)
+    nn_impl.gen_nn_ops = _copy(gen_nn_ops, _KERNELS, 0)
+    nn_impl.math_ops = _copy(math_ops, ['reduce_mean'], 1)
     _others[caller] = kernel, mean
   try:
     yield
@@ -62,3 +42,21 @@ def other_norms(kernel: Callable[..., Any], mean: Callable[..., Any]) -> Iterato
       del _others[caller]
       if not _others:
         nn_impl.gen_nn_ops, nn_impl.math_ops = gen_nn_ops, math_ops
+
+
+def _find_caller():
+  return tf.get_default_graph(), threading.get_ident()
+
+
+def _copy(module, names, index):
+  """Returns a copy of a module whose functions of these names ask whether another stands in."""
+  copy = types.ModuleType(module.__name__)
+  vars(copy).update(vars(module))
+  for name in vars(module).keys() & names:
+    setattr(copy, name, functools.partial(_call, vars(module)[name], index))
+  return copy
+
+
+def _call(own, index, *args, **settings):
+  others = _others.get(_find_caller())
+  return own(*args, **settings) if others is None else others[index](own, *args, **settings)

@@ -44,10 +44,10 @@ def giving_way(devices: Sequence[str]) -> Iterator[None]:
   with tf.device(give_way):
     yield
   for kind in ('CPU:', 'GPU:'):
+    of_kind = {op: device for op, device in named.items() if kind in device}
     first_ops: Dict[str, Operation] = {}
-    for op, device in named.items():
-      if kind in device:
-        first_ops.setdefault(device.rpartition(':')[2], op)
+    for op, device in of_kind.items():
+      first_ops.setdefault(device.rpartition(':')[2], op)
     if len(first_ops) < 2:
       continue
     if len(devices) > 1:
@@ -55,6 +55,5 @@ def giving_way(devices: Sequence[str]) -> Iterator[None]:
       raise UsageError(
           f'The model names {len(first_ops)} devices by tf.device ({shown}), and each of '
           f'{len(devices)} towers has one: leave tf.device out, or use num_towers=1.')
-    for op, device in named.items():
-      if kind in device:
-        op._set_device(device)
+    for op, device in of_kind.items():
+      op._set_device(device)

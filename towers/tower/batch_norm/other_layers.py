@@ -19,7 +19,7 @@ import numpy as np
 
 from towers.base.usage_error import UsageError
 from towers.graph.source_lines import format_op
-from towers.graph.walk import find_needed
+from towers.graph.walk import find_needed, list_branches
 from towers.graph.writes import brings_values, find_step_writes
 from towers.tensorflow_v1 import Operation, Tensor, other_norms, tf
 from towers.tower.all_towers import all_sum, is_own, joins_norms
@@ -146,13 +146,11 @@ class _Norms:
 
   def _is_of_examples(self, x):
     """Returns whether a tensor depends on anything but variables and constants."""
-    found = find_needed([x.op], by_control=False, without=self._of_examples)
-    if x.op in self._of_examples or any(
-        brings_values(op) or any(tensor.op in self._of_examples for tensor in op.inputs)
-        for op in found):
-      self._of_examples.add(x.op)
-      return True
-    return False
+    known = self._of_examples
+    if any(brings_values(op) or any(tensor.op in known for tensor in op.inputs)
+           for op in find_needed([x.op], by_control=False, without=known)):
+      known.add(x.op)
+    return x.op in known
 
   def _average(self, x, axes) -> Tuple[Tensor, Tensor]:
     """Returns the mean over the axes, which are kept, of all towers, and how many values it has."""
@@ -181,10 +179,8 @@ def _outside_of_branches(x: Tensor) -> Iterator[Tensor]:
     yield x
     return
   x = context.AddValue(x)
-  while context is not None:
-    if hasattr(context, 'pred'):
-      tf.add_to_collection(_CHOICES, context.pred)
-    context = context.outer_context
+  for branch in list_branches(context):
+    tf.add_to_collection(_CHOICES, branch.pred)
   with tf.control_dependencies(None):
     yield x
 
