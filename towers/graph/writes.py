@@ -15,7 +15,14 @@ updates in place, and *late* if only UPDATE_OPS do.
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_called, find_dependents, find_needed, list_branches, list_ops
+from towers.graph.walk import (
+  find_called,
+  find_dependents,
+  find_loops,
+  find_needed,
+  list_branches,
+  list_ops,
+)
 from towers.tensorflow_v1 import Gradient, Graph, Operation, Tensor, Variable, tf
 
 VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
@@ -98,10 +105,9 @@ def find_step_writes(of_towers: Iterable[Optional[Gradient]], update_ops: Iterab
 def check_updates(update_ops: Iterable[Any]) -> None:
   """Raises UsageError for update ops inside of loops, for which nothing outside can wait."""
   for op in list_ops(update_ops):
-    context = op._get_control_flow_context()
-    if context is not None and op.type in ('Exit', 'RefExit'):
-      context = context.outer_context  # A loop's results are outside of it.
-    if context is not None and context.GetWhileContext() is not None:
+    loops = find_loops(op)
+    # A loop's results are outside of it.
+    if len(loops) > 1 or loops and op.type not in ('Exit', 'RefExit'):
       raise UsageError(
           f'The op {op.name} in tf.GraphKeys.UPDATE_OPS is part of a loop, so that no step can '
           'wait for it: make a result of the loop wait for it, by tf.control_dependencies, and put '

@@ -50,9 +50,14 @@ def keep_set_values() -> Iterator[None]:
         'inside of the model function, or in the function of KerasModel.') from None
   finally:
     session.close()
-  _check_read([
-      variable for variable, num_consumers in before.items()
-      if any(op.type in READS_VALUE for op in variable.handle.consumers()[num_consumers:])])
+  read = [variable for variable, num_consumers in before.items() if any(
+      op.type in READS_VALUE for op in variable.handle.consumers()[num_consumers:])]
+  if read:
+    raise UsageError(
+        f'The model reads the variable {read[0].op.name} and {len(read) - 1} more that Keras has '
+        'set before the towers were built (weights=…, load_weights, set_weights), in a session of '
+        'its own, whose values the towers would never see: make and load the Keras model in the '
+        'function of KerasModel, or in the first call of the model function.')
   _start_from(values)
 
 
@@ -103,15 +108,6 @@ def _is_loaded(variable):
              if op.type == 'AssignVariableOp' and op is not variable.initializer]
   return any(source.type in ('Placeholder', 'RestoreV2')
              for op in assigns for source in find_needed([op.inputs[1].op]))
-
-
-def _check_read(variables):
-  if variables:
-    raise UsageError(
-        f'The model reads the variable {variables[0].op.name} and {len(variables) - 1} more that '
-        'Keras has set before the towers were built (weights=…, load_weights, set_weights), in a '
-        'session of its own, whose values the towers would never see: make and load the Keras '
-        'model in the function of KerasModel, or in the first call of the model function.')
 
 
 def _find_set_values(session) -> Dict[Variable, Any]:

@@ -56,7 +56,8 @@ class TowerContext(NamedTuple):
   order: List[Tensor]
 
 
-_contexts: List[Optional[TowerContext]] = [None]
+# The first is that of what is outside of any tower.
+_contexts = [TowerContext(None, 1, False, [], [])]
 
 
 @contextlib.contextmanager
@@ -72,13 +73,12 @@ def joining(batch: Optional[Batch], *, num_towers: int, joins_norms: bool = Fals
 
 def count_towers() -> int:
   """Returns the number of towers of the program whose model is being called, 1 outside of any."""
-  context = _contexts[-1]
-  return 1 if context is None else context.num_towers
+  return _contexts[-1].num_towers
 
 
 def joins_norms() -> bool:
   """Returns whether batch normalisation is by sums of all towers here."""
-  return _contexts[-1] is not None and _contexts[-1].joins_norms
+  return _contexts[-1].joins_norms
 
 
 def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
@@ -94,7 +94,7 @@ def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
     UsageError: a shape that only a run knows, another dtype, or a call within a loop or a branch.
   """
   x, context = tf.convert_to_tensor(x), _contexts[-1]
-  if context is None or context.num_towers == 1:
+  if context.num_towers == 1:
     return x
   _check('all_sum', x, context, x.shape.is_fully_defined(), ', which only a run knows: sum over '
          'the examples first, as in towers.all_sum(tf.reduce_sum(x, 0)).')
@@ -121,7 +121,7 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
       branch.
   """
   x, context = tf.convert_to_tensor(x), _contexts[-1]
-  if context is None:
+  if context.batch is None:
     return (x, tf.range(tf.shape(x)[0])) if with_places else x
   _check('all_rows', x, context, x.shape.ndims and x.shape[1:].is_fully_defined(), ': give it one '
          'row for each example, of a shape that is known before a run.')
