@@ -35,21 +35,11 @@ def keep_set_values() -> Iterator[None]:
   """
   before = {variable: len(variable.handle.consumers()) for variable in _find_variables()
             if getattr(variable, '_keras_initialized', False) and _is_loaded(variable)}
-  session = LazySession(tf.get_default_graph())
-  try:
+  with contextlib.closing(LazySession(tf.get_default_graph())) as session:
     # Keras uses the default session.
     with tf.Session.as_default(session):
       yield
     values = _find_set_values(session)
-  except tf.errors.FailedPreconditionError as error:
-    if error.op is None or error.op.type not in READS_VALUE:
-      raise
-    raise UsageError(
-        f'While the model was built, it read the variable {error.op.inputs[0].op.name}, which has '
-        'no value there: if a model takes its weights from another one, make and load that one too '
-        'inside of the model function, or in the function of KerasModel.') from None
-  finally:
-    session.close()
   read = [variable for variable, num_consumers in before.items() if any(
       op.type in READS_VALUE for op in variable.handle.consumers()[num_consumers:])]
   if read:

@@ -64,8 +64,7 @@ class FirstBatch:
         raise UsageError(f'init_from={self.source} makes {shorten(others)}, which the model does '
                          'not have: make the variables by the names that the model gives them.')
       with tf.Session(graph=graph, config=build_session_config(self._devices)) as beside:
-        beside.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
-                    tf.tables_initializer()])
+        beside.run([tf.local_variables_initializer(), tf.tables_initializer()])
         before = session.run({name: variables[name] for name in own})
         load_values(beside, {own[name]: value for name, value in before.items()})
         beside.run(inputs.initializer, inputs.feed_dict(0))

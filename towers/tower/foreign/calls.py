@@ -42,7 +42,10 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
       returned = function(*args, **named)
   except tf.errors.OpError as error:
     if error.op is not None and error.op.type in READS_VALUE and is_made_before(error.op):
-      raise  # Of a variable of another model, see `keep_set_values`.
+      raise UsageError(
+          f'While the model was built, it read the variable {error.op.inputs[0].op.name}, which '
+          'has no value there: if a model takes its weights from another one, make and load that '
+          'one too inside of the model function, or in the function of KerasModel.') from None
     raise UsageError(
         'The model runs a session of its own, which failed: it has no batch, and the values of '
         'this call alone. Make the class without session.run, as program.session() runs all. '
