@@ -75,6 +75,21 @@ def test_they_are_those_of_the_first_batch():
     np.testing.assert_allclose(session.run('in/bias'), -features.mean(0, keepdims=True), atol=1e-6)
 
 
+def test_what_is_not_trained_starts_so_too():
+  def observe(batch, is_first=False):
+    mean = tf.get_variable('mean', [small.NUM_FEATURES], trainable=False,
+                           initializer=tf.zeros_initializer())
+    mean = mean.assign(tf.reduce_mean(batch[0], 0)) if is_first else mean
+    return net(batch[0] - mean, is_first)
+
+  program = small.program(lambda batch, is_training: small.classify(observe(batch), batch[1]),
+                          init_from=lambda batch: observe(batch, True), num_towers=2)
+  with program.session() as session:
+    features = small.random_examples(13).arrays[0][:8]
+    np.testing.assert_allclose(session.run('mean'), features.mean(0), atol=1e-6)
+    np.testing.assert_allclose(session.run('in/bias'), 0, atol=1e-6)
+
+
 @pytest.mark.plain
 @pytest.mark.parametrize('function, settings, message', [
     (lambda batch: net(batch[0]), {}, 'init_from=<lambda> changes no variable: return what its'),

@@ -39,6 +39,7 @@ class ModelCall(NamedTuple):
     is_training: for the model: a bool, or a scalar bool tensor where towers also validate.
     precision: for towers that compute in half precision, or None.
     joins_norms: whether its layers of batch normalisation take sums of all towers.
+    postpones: whether writes that the loss waits for are left to the end of the step.
   """
   model: Model
   store: variables.VariableStore
@@ -47,6 +48,7 @@ class ModelCall(NamedTuple):
   is_training: Union[bool, Tensor] = False
   precision: Optional[Precision] = None
   joins_norms: bool = False
+  postpones: bool = True
 
   def compute(self, tensors: Any, *, index: int, scope: str,
               instead: Optional[Dict[str, Variable]] = None) -> Any:
@@ -79,7 +81,8 @@ class ModelCall(NamedTuple):
       contexts.enter_context(answering(self.is_training))
       num_ops = len(tf.get_default_graph().get_operations())
       returned = call_as_is(self.model, decode_batch(tensors), self.is_training)
-      self._postpone_writes(tf.get_default_graph().get_operations()[num_ops:], returned, tensors)
+      if self.postpones:
+        self._postpone_writes(tf.get_default_graph().get_operations()[num_ops:], returned, tensors)
       return returned
 
   def _postpone_writes(self, ops, returned, tensors):

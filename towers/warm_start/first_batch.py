@@ -86,6 +86,7 @@ class FirstBatch:
     store = build_variable_store(devices=[device], placement='first', seed=given.seed)
     whole = join_batches(inputs.next_batches())
     call = ModelCall(lambda batch, _: self._function(batch), store, whole, begin_draws(store.seed),
-                     precision=build_precision(given.precision, devices=[device], loss_scale=1.0))
+                     precision=build_precision(given.precision, devices=[device], loss_scale=1.0),
+                     postpones=False)
     returned = build_outputs(call, whole.batches[0], device, index=0)
     return tf.group(*list_ops(tf.nest.flatten(returned))), inputs

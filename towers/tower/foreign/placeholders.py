@@ -63,6 +63,5 @@ def _fit(key, value):
   has_rows = not (given.ndims and wanted.ndims) or wanted.as_list()[0] in (None, given.as_list()[0])
   if not (has_rows and given.is_compatible_with(wanted)):
     return None
-  if tensor.dtype != key.dtype:
-    tensor = tf.cast(tensor, key.dtype)
+  tensor = tf.cast(tensor, key.dtype)
   return tensor if str(given.merge_with(wanted)) == str(given) else tf.ensure_shape(tensor, wanted)
