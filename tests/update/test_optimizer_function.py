@@ -87,6 +87,16 @@ def test_an_optimizer_of_ones_own_gets_each_gradient_once(settings, tmp_path):
   small.assert_same_weights(variables, expected)
 
 
+@pytest.mark.parametrize('variables', ['host', 'replicated'])
+def test_an_optimizer_of_ones_own_returns_its_update(variables):
+  class Forgetful(tf.train.AdamOptimizer):
+    def apply_gradients(self, *args, **kwargs):
+      super().apply_gradients(*args, **kwargs)
+
+  with pytest.raises(UsageError, match=r'Forgetful returned .*None.*: return the op that updates'):
+    small.program(num_towers=2, variables=variables, optimizer=Forgetful(0.1))
+
+
 def test_groups_may_have_functions():
   program = small.program(optimizer={
       'hidden': towers.Every(2, momentum), 'logits': tf.train.GradientDescentOptimizer(0.1)})
@@ -102,7 +112,11 @@ def test_groups_may_have_functions():
     (lambda pairs, step: None, r'returned \[None\]: return the op that updates'),
     (lambda pairs, step: pairs[0][1].assign_sub(
         tf.cast(tf.assign_add(step, 1), tf.float32) * pairs[0][0]),
-     'reads global_step by .*made in .*test_optimizer_function.py.*compute with global_step . 1')])
+     'reads global_step by .*made in .*test_optimizer_function.py.*compute with global_step . 1'),
+    *[(change, 'returned .*, which update none of its 4 variables: return the op that does, as '
+       r'tf.train.AdamOptimizer\(1e-3\).apply_gradients\(pairs\).')
+      for change in (lambda pairs, step: [(gradient * 2, weight) for gradient, weight in pairs],
+                     lambda pairs, step: tf.assign_add(step, 1))]])
 def test_what_a_function_may_not_do(change, match):
   with pytest.raises(UsageError, match=match):
     small.program(optimizer=change)

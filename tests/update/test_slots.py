@@ -127,6 +127,30 @@ def test_variables_that_apply_gradients_makes_are_slots(kind, num_towers, placem
   small.assert_same_weights(take_own_steps(kind, 2, 'host', 1, tmp_path), expected)
 
 
+class Averaging(tf.train.MomentumOptimizer):
+  """Keeps the averages of its weights, which start as these do."""
+
+  def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    pairs = list(grads_and_vars)
+    with tf.control_dependencies([super().apply_gradients(pairs, global_step, name)]):
+      return tf.train.ExponentialMovingAverage(0.5).apply([weight for _, weight in pairs])
+
+
+@pytest.mark.nightly(but='3-replicated')
+@pytest.mark.parametrize('num_towers, placement', [(1, 'host'), (3, 'host'), (3, 'replicated')])
+def test_averages_that_apply_gradients_makes_start_at_the_weights(num_towers, placement):
+  program = small.program(num_towers=num_towers, variables=placement, optimizer=Averaging(0.1, 0.9))
+  with program.session() as session, program.graph.as_default():
+    names = [weight.op.name for weight in tf.trainable_variables()]
+    expected = session.run(names)
+    for _ in range(3):
+      session.train()
+      expected = [(old + new) / 2 for old, new in zip(expected, session.run(names))]
+    for name, average in zip(names, expected):
+      np.testing.assert_allclose(session.run(f'{name}/ExponentialMovingAverage'), average,
+                                 rtol=0, atol=1e-6, err_msg=name)
+
+
 def test_variables_that_apply_gradients_makes_stay_as_they_are_in_a_refused_step():
   features = np.full([8, 5], np.nan, np.float32)
   train = towers.from_arrays((features, np.zeros(8, np.int32)))

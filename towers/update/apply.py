@@ -4,6 +4,7 @@ import contextlib
 from typing import ContextManager, Optional, Sequence, Union
 
 from towers.base.garbage_collector import uncollected
+from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.graph.writes import check_once, check_replicated, check_updates, find_step_writes
 from towers.placement.counters import get_examples_seen, get_global_step
@@ -143,11 +144,16 @@ def _find_readers(update_ops, reduced):
 
 
 def _apply_group(optimizer, reduced, indices):
-  if reduced.replicas and type(optimizer).apply_gradients is not Optimizer.apply_gradients:
+  own = optimizer
+  if reduced.replicas and type(own).apply_gradients is not Optimizer.apply_gradients:
     # Of the gradients of all replicas at once, a global norm would be another.
-    own = optimizer
-    optimizer = FunctionOptimizer(lambda pairs, step: own.apply_gradients(pairs))
-  return optimizer.apply_gradients(reduced.list_pairs(indices))
+    optimizer = FunctionOptimizer(lambda pairs, step: own.apply_gradients(pairs),
+                                  name=type(own).__name__)
+  update = optimizer.apply_gradients(reduced.list_pairs(indices))
+  if update is None:
+    raise UsageError(f'The optimizer {type(own).__name__} returned None: return the op that '
+                     'updates the variables, as return super().apply_gradients(…).')
+  return update
 
 
 def _apply_in_turn(group, reduced, indices):

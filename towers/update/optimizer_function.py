@@ -24,9 +24,9 @@ Update = Callable[[Sequence[Tuple[Gradient, Variable]], Variable], Operation]
 class FunctionOptimizer(Optimizer):
   """An optimizer that is a function; where every tower has replicas, it is called for each."""
 
-  def __init__(self, function: Update):
-    """Takes the function, which is called within the step."""
-    super().__init__(use_locking=False, name=getattr(function, '__name__', 'function'))
+  def __init__(self, function: Update, *, name: str = ''):
+    """Takes the function, which is called within the step; `name` is its own by default."""
+    super().__init__(use_locking=False, name=name or getattr(function, '__name__', 'function'))
     self._function = function
 
   def apply_gradients(self, grads_and_vars: Sequence[Tuple[Gradient, Variable]],
@@ -47,7 +47,13 @@ class FunctionOptimizer(Optimizer):
                        'updates the variables, as tf.group(*updates).')
     done = tf.group(*ends)
     made = find_needed([done], within=set(graph.get_operations()[num_ops:]))
-    for write in [write for write in find_writes(graph) if write.op in made]:
+    writes = [write for write in find_writes(graph) if write.op in made]
+    if not {weight.handle.op for _, weight in grads_and_vars} & {
+        variable for write in writes for variable in write.variables}:
+      raise UsageError(f'The optimizer {self.get_name()} returned {ends!r:.200}, which update none '
+                       f'of its {len(grads_and_vars)} variables: return the op that does, as '
+                       'tf.train.AdamOptimizer(1e-3).apply_gradients(pairs).')
+    for write in writes:
       after = find_dependents([write.op])
       for op in [op for variable in write.variables for op in variable.outputs[0].consumers()]:
         if op in made and op.type in READERS and op not in after:

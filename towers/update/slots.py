@@ -130,8 +130,14 @@ class SlotCreator:
     anew: Dict[Tensor, Tensor] = {}
     with tf.init_scope():
       for op in sort({op for op in needed if op.name.startswith(self._scope)}):
+        if op.type == 'Merge' and any(
+            other.type == 'VarIsInitializedOp' for other in find_needed([op], by_control=False)):
+          anew[op.outputs[0]] = anew[op.inputs[1]]  # Of `initialized_value`, what it has read.
+          continue
         if op.type == 'ReadVariableOp':
           [handle] = op.inputs
+          if handle.op.type == 'Switch':  # In a branch.
+            handle = handle.op.inputs[0]
           anew[op.outputs[0]] = min(
               (reader for reader in handle.consumers() if reader.type == 'AssignVariableOp'),
               key=lambda reader: reader._id).inputs[1]  # The initializer is a variable's first.
