@@ -182,12 +182,9 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
-    model: of the training towers.
+    model, store, precision, workers: of the training towers.
     feed: of the validation split, for one device, that of the tower and the snapshot.
     index: of the tower, which no training tower has.
-    store: has made the variables of the training towers.
-    precision: of the training towers.
-    workers: as for `build_validation`.
     averages: to measure in place of their weights; or None.
     accumulate: micro-batches of a full step, of which each run measures one.
 

@@ -59,12 +59,7 @@ class Write(NamedTuple):
 
 
 class StepWrites(NamedTuple):
-  """The writes of a step, by name.
-
-  Attributes:
-    early: writes that the losses or gradients of towers wait for.
-    late: writes that only UPDATE_OPS wait for.
-  """
+  """The early and late writes of a step, by name."""
   early: List[Write]
   late: List[Write]
 

@@ -103,13 +103,10 @@ class Forward:
       compute: a `towers.Model`; or a function of parts of a batch that returns a tensor or a dict
         of tensors, each `[n, ...]`, as for `towers.export`.
       template: of the batches, see `Rows`.
-      devices: for each tower its device.
       is_model: which of the two it is.
       batch_size: of a global batch, into which the rows of a pass fall, in whatever batches they
         come: what is drawn for a row depends on its place there.
-      seed: of what it draws.
-      variables: where they live.
-      precision: the precision that towers compute in.
+      devices, seed, variables, precision: as for the program.
       num_rows: of each tower in each run, for a net that needs a number; None for any.
     """
     placement = 'first' if variables == 'replicated' else variables

@@ -80,8 +80,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
   Args:
     ops: that draw.
     masks: of type `Where`, in order.
-    batch, scope: of their tower.
-    call_in_scratch: as of `Tower`.
+    batch, scope, call_in_scratch: of their tower.
   """
   draws = {op.name.replace(scope, ''): op.outputs[0] for op in ops}
   # A loop may take several tensors apart, all of as many rows.
