@@ -259,8 +259,8 @@ def test_not_finite_and_stop_keeps_the_weights_before_it(tmp_path):
     run.train()
     weights = run.weights()
   with Run(num_towers=2, train=BAD) as run:
-    with pytest.raises(RunError, match='Step 2 .batch 2 of epoch 1. is not finite: in tower 1 the '
-                                       'loss is nan'):
+    with pytest.raises(RunError, match='Step 2 .batch 2 of epoch 1. is not finite: in tower 1 '
+                                       'component 0 of the batch holds NaN or Inf and the loss is'):
       loop(run, folder=tmp_path)
     small.assert_same_weights(run.weights(), weights, tolerance=0)
   assert saved_steps(tmp_path) == [1]

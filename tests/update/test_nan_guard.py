@@ -121,9 +121,11 @@ def test_the_tower_and_the_first_variable_are_named():
   with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW), model=lambda batch, is_training: {
       'steady': tf.ones_like(batch[0][:, 0]), 'other': small.model(batch, is_training)[0]}) as run:
     run.train()
-    assert str(run.opened.take_step().not_finite) == (
-        'in tower 2 the loss other is nan and the gradient of hidden/weights is not finite (the '
-        'first of 4 variables out of 4)')
+    finding = run.opened.take_step().not_finite
+    assert str(finding) == (
+        'in tower 2 component 0 of the batch holds NaN or Inf and the loss other is nan and the '
+        'gradient of hidden/weights is not finite (the first of 4 variables out of 4)')
+    assert finding.advice == 'Leave such values out of the data'
   with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero,
                  accumulate=2) as run:
     run.train()
@@ -131,6 +133,7 @@ def test_the_tower_and_the_first_variable_are_named():
     # The step's second micro-batch has rows 12 to 15: 12 and 13 on tower 0.
     assert str(finding) == ('in tower 1 the gradient of logits/weights is not finite '
                                   '(the first of 1 variables out of 4)')
+    assert finding.advice == 'Lower the learning rate or clip the gradients'
     assert finding.losses.shape == (2, 3, 1) and np.isfinite(finding.losses).all()
     assert finding.finite[0].all() and not finding.finite[1].all()
 

@@ -18,6 +18,7 @@ class Retried(NamedTuple):
     names: of the variables.
     has_other_workers: whether the fault may be in a tower of another worker, which then names it.
     wire: in what workers send gradients, as the setting says.
+    inputs: `[micro_batches, towers, parts]` bool, for the parts of each tower's batch at `paths`.
   """
   loss: float
   is_done: bool
@@ -27,6 +28,14 @@ class Retried(NamedTuple):
   has_other_workers: bool = False
   wire: str = 'float32'
   loss_names: Sequence[str] = ()
+  inputs: np.ndarray = np.ones([1, 1, 0], bool)
+  paths: Sequence[str] = ()
+
+  @property
+  def advice(self) -> str:
+    """What to do about it."""
+    return ('Lower the learning rate or clip the gradients' if self.inputs.all() else
+            'Leave such values out of the data')
 
   def __str__(self) -> str:
     """Returns in words which towers' losses and which variables' gradients are not finite."""
@@ -41,8 +50,11 @@ class Retried(NamedTuple):
       if not finite.all():
         faults.append(f'the gradient of {self.names[int(np.argmin(finite))]} is not finite (the '
                       f'first of {int(np.sum(~finite))} variables out of {len(self.names)})')
+      are_fine = self.inputs[:, tower:tower + 1].all((0, 1))
+      causes = [f'{path and f"component {path} of "}the batch holds NaN or Inf'
+                for path, is_fine in zip(self.paths, are_fine) if not is_fine]
       if faults:
-        clauses.append(f"in tower {tower} {' and '.join(faults)}")
+        clauses.append(f"in tower {tower} {' and '.join(causes + faults)}")
     if clauses:
       return '; '.join(clauses)
     finite = self.finite[:, -1].all(0)

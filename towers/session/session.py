@@ -85,8 +85,8 @@ class Session(OpenSession):
     if not not_finite.is_done:
       self.skip()
       raise RunError(f'Step {self.step} is not finite: {not_finite}. It has changed no '
-                     'variable. Lower the learning rate or clip the gradients; or catch this '
-                     'error to go on with the next step.')
+                     f'variable. {not_finite.advice}; or catch this error to go on with the next '
+                     'step.')
 
   def take_step(self, validation_pass: Optional[ValidationPass] = None) -> StepResult:
     """Does what `train` does, and says where the step was not finite; then only `skip` counts it.

@@ -11,6 +11,7 @@ ops are tied to the step, it gets the same values.
 
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
+from towers.data.composite import find_paths
 from towers.graph.writes import StepWrites
 from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
@@ -25,11 +26,14 @@ class Diagnosis(NamedTuple):
   `losses`, `[towers, 1 + losses]` float32, are the towers' shares of the mean loss, and their sums
   of several losses, by `loss_names`. `finite`, `[towers + 1, variables]` bool, is whether a tower's
   gradient of a variable is; the last row is for the averaged gradients. `names` are the variables'.
+  `inputs`, `[towers, parts]` bool, is the same of the parts of their batches, at `paths`.
   """
   losses: Tensor
   finite: Tensor
   names: List[str]
   loss_names: Sequence[str]
+  inputs: Tensor
+  paths: List[str]
 
 
 def build_is_finite(reduced: ReducedGradients, is_compiled: bool = False) -> Tensor:
@@ -49,10 +53,17 @@ def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
       parts = [dict(zip(trainable, part)) for part in (tower.gradients, tower.penalty_gradients)]
       rows.append([build_all_finite([part.get(name) for part in parts]) for name in names])
     rows.append([build_all_finite([gradient]) for gradient, _ in reduced.gradients])
+    batches = [tower.batch.tensors for tower in reduced.towers]
+    paths = [path for path, part in zip(find_paths(batches[0]), tf.nest.flatten(batches[0]))
+             if part.dtype.is_floating]
+    inputs = [[build_all_finite([part]) for part in tf.nest.flatten(batch)
+               if part.dtype.is_floating] for batch in batches]
     with tf.device(HOST):
       losses = [[tower.loss, *(tower.sums[name] for name in tower.losses)]
                 for tower in reduced.towers]
-      return Diagnosis(tf.cast(losses, tf.float32), tf.stack(rows), names, reduced.towers[0].losses)
+      return Diagnosis(tf.cast(losses, tf.float32), tf.stack(rows), names, reduced.towers[0].losses,
+                       tf.reshape(inputs, [len(batches), -1]) if paths else
+                       tf.ones([len(batches), 0], tf.bool), paths)
 
 
 def run_guarded(is_finite: Tensor, update: Callable[[], Sequence[Any]],
