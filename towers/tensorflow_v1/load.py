@@ -8,11 +8,12 @@ collector would add 0.2 and 0.8 s, so it is off meanwhile; nor are Keras and set
 import contextlib
 import importlib.util
 import logging
+import operator
 import os
 import subprocess
 import sys
 import warnings
-from typing import Any, Dict, Iterator, Sequence
+from typing import Any, Callable, Dict, Iterator, Sequence
 
 from towers.base.default_signals import default_signals
 from towers.base.garbage_collector import uncollected
@@ -137,6 +138,7 @@ with uncollected(), default_signals(), contextlib.ExitStack() as _quiet:
   _import_tensorflow()
   import tensorflow.compat.v1 as tf
   from tensorflow.python.compat import v2_compat
+  from tensorflow.python.ops import resource_variable_ops
   from tensorflow.python.ops.data_flow_ops import StagingArea
   from tensorflow.python.util import deprecation
 
@@ -149,6 +151,29 @@ tf.disable_v2_behavior()
 tf.enable_resource_variables()
 _toggles = v2_compat.variable_scope if IS_1 else v2_compat.resource_variables_toggle
 _toggles.disable_resource_variables = tf.enable_resource_variables
+
+
+def _as_ref(method: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a method of resource variables that in a graph does what one of ref variables does."""
+  def act(variable, *args):
+    if tf.executing_eagerly():
+      return method(variable, *args)
+    if args:
+      tf.logging.log_first_n(
+          tf.logging.WARN, f'{method.__name__} of a variable makes a tensor, and leaves the '
+          'variable as it is; variable.assign_add changes it.', 1)
+    return instead(variable, *args)
+
+  return act
+
+
+# In programs of 1.x a variable is true, and `bias += x` makes a tensor.
+_kind = getattr(resource_variable_ops, 'BaseResourceVariable',
+                resource_variable_ops.ResourceVariable)
+_kind.__bool__ = _as_ref(_kind.__bool__, lambda variable: True)
+for _name in ('add', 'sub', 'mul', 'truediv', 'pow'):
+  setattr(_kind, f'__i{_name}__',
+          _as_ref(getattr(_kind, f'__i{_name}__'), getattr(operator, _name)))
 
 
 def load_keras() -> Any:
