@@ -224,7 +224,11 @@ def clips_weights(batch, is_training):
 def averages_a_tensor(batch, is_training):
   del is_training
   features, labels = batch
-  average_op = tf.train.ExponentialMovingAverage(0.9).apply([tf.reduce_mean(features, 0)])
+  for number in range(2):
+    with tf.variable_scope(f'net/tower_{number}'):
+      tf.get_variable('weights', [3 + number])
+  with tf.variable_scope('norm'):
+    average_op = tf.train.ExponentialMovingAverage(0.9).apply([tf.reduce_mean(features, 0)])
   tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, average_op)
   return small.classify(features, labels)
 
@@ -277,7 +281,7 @@ def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):
 def test_averages_of_tensors_have_names_without_a_tower():
   with small.Run(model=averages_a_tensor, num_towers=3) as run:
     run.train()
-    assert 'Mean/ExponentialMovingAverage' in {
+    assert 'norm/norm/Mean/ExponentialMovingAverage' in {
         variable.op.name.rstrip('/') for variable in run.graph.get_collection('variables')}
 
 

@@ -197,13 +197,24 @@ def stand_in(
     return partitioned
 
   def getter(getter, name, *args, **kwargs):
-    # tf.train.ExponentialMovingAverage names its averages after tensors.
-    return replace(getter(re.sub(r'^tower_\d+/', '', name), *args, **kwargs))
+    return replace(getter(_without_tower(name), *args, **kwargs))
 
   def creator(next_creator, **kwargs):
     return replace(store.creator(next_creator, **kwargs))
 
   return getter, creator
+
+
+def _without_tower(name: str) -> str:
+  """Returns the name of a variable; tf.train.ExponentialMovingAverage names averages after tensors.
+
+  Within a scope it puts the tensor's name behind that, where a model may have a `tower_0` too.
+  """
+  named = re.fullmatch(r'(.+?/)(tower_\d+/.+)/\w+/?', name)
+  with contextlib.suppress(KeyError):
+    if named and tf.get_default_graph().get_operation_by_name(named.group(2)):
+      return named.group(1) + re.sub(r'^tower_\d+/', '', name[named.end(1):])
+  return re.sub(r'^tower_\d+/', '', name)
 
 
 def check_reads(variables: Sequence[Variable], ops: Set[Operation], *, fix: str) -> None:

@@ -1,6 +1,7 @@
 """A call of the model in a tower: on the program's variables, in the towers' precision."""
 
 import contextlib
+import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from towers.data.components import naming_errors
@@ -97,7 +98,7 @@ class ModelCall(NamedTuple):
 
     def may_postpone(write, variable):
       # The second to last part, of an average without bias, which has variables of its own.
-      is_average = 'moving_' in '/'.join(variable.name.split('/')[-2:])
-      return variable not in trained and (is_average or is_alone or not is_own(write, tensors))
+      is_average = re.search('moving_|MovingAverage', '/'.join(variable.name.split('/')[-2:]))
+      return variable not in trained and bool(is_average or is_alone or not is_own(write, tensors))
 
     postpone_writes(ops, losses, others, may_postpone)
