@@ -1,5 +1,6 @@
 """A class with placeholders, and an optimizer of its own, trains as what is written on tensors."""
 
+import operator
 from unittest import mock
 
 import numpy as np
@@ -241,6 +242,41 @@ def test_an_optimizer_that_is_a_function_or_averages_are_named(capsys):
   [line] = [line for line in capsys.readouterr().err.splitlines() if 'no step moves' in line]
   assert '/adam_m' in line
   assert 'momentum trains, and average_weights=0.999 averages' in line
+
+
+OPERATORS = ('add', 'sub', 'mul', 'truediv', 'pow')
+
+
+@pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2]))
+def test_what_a_ref_variable_is_to_python_a_models_own_is(num_towers):
+  def build(prefix):
+    def plain(batch, is_training):
+      x, labels = batch
+      logits = small.dense(x, small.NUM_CLASSES, 'logits')
+      bias = tf.get_variable('bias', [small.NUM_CLASSES], initializer=tf.ones_initializer())
+      for name in OPERATORS if bias else ():
+        logits += getattr(operator, prefix + name)(bias, 2.0)
+      return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return plain
+
+  numbers, variables = read(build('i'), num_towers=num_towers)
+  expected_numbers, expected = read(build(''), num_towers=num_towers)
+  assert numbers == expected_numbers and np.ptp(variables['bias'])
+  np.testing.assert_array_equal(variables['bias'], expected['bias'])
+
+
+@pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2]))
+def test_a_step_that_get_variable_makes_is_the_programs(num_towers):
+  def counts(batch, is_training):
+    step = tf.get_variable('global_step', [], tf.int32, tf.zeros_initializer(), trainable=False)
+    losses = model(batch, is_training)
+    tf.train.AdamOptimizer(1 / tf.cast(step + 1, tf.float32)).minimize(
+        tf.reduce_mean(losses), global_step=step)
+    return losses
+
+  numbers, variables = read(counts, num_towers=num_towers)
+  assert numbers == read(model, num_towers=num_towers)[0]
+  assert variables['global_step'] == variables['steps'] == 3
 
 
 def waits(net):

@@ -38,7 +38,8 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
   graph.add_to_collection(_BEGUN, before[-1]._id if before else -1)
   try:
     with _idle_optimizers(graph) as idle, _joined_sessions(graph), tf.variable_creator_scope(
-        _give_step):
+        _give_step), tf.variable_scope(tf.get_variable_scope(), custom_getter=_get_step,
+                                       auxiliary_name_scope=False):
       returned = function(*args, **named)
   except tf.errors.OpError as error:
     if error.op is not None and error.op.type in READS_VALUE and is_made_before(error.op):
@@ -116,11 +117,18 @@ def _joined_sessions(graph: Graph) -> Iterator[None]:
 def _give_step(next_creator, **settings):
   """Gives a model that makes a `global_step` by itself that of the program; a variable creator."""
   scope = tf.get_default_graph().get_name_scope()
-  is_step = re.fullmatch(r'(tower_\d+/)?global_step', f"{scope}/{settings.get('name')}".lstrip('/'))
-  if (is_step and settings.get('trainable') is False
-      and tf.GraphKeys.GLOBAL_STEP not in (settings.get('collections') or ())):
-    return get_global_step()
-  return next_creator(**settings)
+  name = re.sub(r'^(tower_\d+)?/', '', f"{scope or ''}/{settings.get('name')}")
+  return get_global_step() if _is_step(name, settings) else next_creator(**settings)
+
+
+def _get_step(getter, name, *args, **settings):
+  """Does so for `tf.get_variable`, which would find one of another dtype; a custom getter."""
+  return get_global_step() if _is_step(name, settings) else getter(name, *args, **settings)
+
+
+def _is_step(name, settings):
+  return (name == 'global_step' and settings.get('trainable') is False
+          and tf.GraphKeys.GLOBAL_STEP not in (settings.get('collections') or ()))
 
 
 def _list_kinds(kind: Type[Any]) -> List[Type[Any]]:
