@@ -18,11 +18,11 @@ def print_row(name: str) -> None:
   repository = REPOSITORIES[name]
   one = train(name, 1)
   furthest = max(largest_difference(one, train(name, num_towers)) for num_towers in (2, 3))
-  print(f"| {repository.address} | {repository.lines} | {repository.needs} | {furthest:.1g} | "
+  print(f"| {repository.address}, {repository.lines} | {repository.needs} | {furthest:.1g}, "
         f"{floor(name, one):.1g} |", flush=True)
 
 
 if __name__ == '__main__':
   print_table(
       sys.argv[1:] or list(REPOSITORIES), REPOSITORIES,
-      '| Repository | Lines of glue | What it needs | Towers | Last bits |', print_row)
+      '| Repository, lines of glue | What it needs | Towers, last bits |', print_row)

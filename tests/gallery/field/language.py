@@ -5,6 +5,7 @@ A function imports the repository, and returns the model function.
 
 import json
 import logging
+import tempfile
 import types
 
 import towers
@@ -43,6 +44,10 @@ TAGGER = dict(
     vocab_tags={})
 NMT = dict(encoder_type='bi', num_layers=2, attention='scaled_luong',
            attention_architecture='standard')
+SUMMARIES = dict(
+    lr=0.15, adagrad_init_acc=0.1, rand_unif_init_mag=0.1, trunc_norm_init_std=0.1,
+    max_grad_norm=2., hidden_dim=6, emb_dim=5, max_dec_steps=4, coverage=True, cov_loss_wt=1.,
+    pointer_gen=True)
 PTB = dict(num_steps=8, hidden_size=6, vocab_size=16, num_layers=1, keep_prob=0.8)
 
 
@@ -198,4 +203,19 @@ def nmt():
     tables = vocabularies.create_vocab_tables(vocabulary, vocabulary, True)
     made = net.AttentionModel(hparams, 'train' if is_training else 'eval', inputs, *tables)
     return made.train_loss if is_training else made.eval_loss
+  return model
+
+
+def summaries():
+  net = load('pointer-generator', 'model')
+  net.FLAGS = types.SimpleNamespace(pointer_gen=True, log_root=tempfile.mkdtemp())
+  vocabulary = types.SimpleNamespace(size=lambda: WORDS, write_metadata=lambda path: None)
+
+  def model(batch, is_training):
+    hps = types.SimpleNamespace(batch_size=batch['enc_lens'].shape[0].value,
+                                mode='train' if is_training else 'eval', **SUMMARIES)
+    made = net.SummarizationModel(hps, vocabulary)
+    made.build_graph()
+    fed = made._make_feed_dict(types.SimpleNamespace(max_art_oovs=2, **batch))
+    return towers.fed(fed, made._total_loss)
   return model

@@ -138,6 +138,27 @@ def plays() -> Tuple[np.ndarray, ...]:
           draw('uniform', below=4), draw('normal', below=5))
 
 
+def articles() -> Tuple[Dict[str, np.ndarray]]:
+  """Words, some of which are not in the vocabulary, and of their summaries."""
+  lengths = 1 + draw('integers', below=LENGTH)
+  mask = np.float32(np.arange(LENGTH) < lengths[:, None])
+  extended = draw('integers', LENGTH, below=WORDS + 2)
+  target = draw('integers', 4, below=WORDS)
+  target[:, 0] = extended[:, 0]
+  return {'enc_batch': extended % WORDS, 'enc_lens': lengths, 'enc_padding_mask': mask,
+          'enc_batch_extend_vocab': extended, 'target_batch': target,
+          'dec_batch': np.roll(target, 1, 1) % WORDS,
+          'dec_padding_mask': np.float32(np.arange(4) < 2 + draw('integers', below=3)[:, None])},
+
+
+def graphs() -> Tuple[np.ndarray, ...]:
+  """Features of nodes, biases that keep those without an edge apart, kinds, and which have one."""
+  edges = draw('integers', 7, 7) + np.eye(7, dtype=np.int32)
+  kinds = np.eye(tables.CLASSES, dtype=np.float32)[draw('integers', 7, below=tables.CLASSES)]
+  return (draw('normal', 7, 5), np.float32(-1e9 * (edges == 0)), kinds,
+          np.float32(draw('integers', 7, below=3) > 0))
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -219,6 +240,19 @@ REPOSITORIES: Dict[str, Repository] = {
         'balancap/SSD-Tensorflow', signals.ssd, anchors,
         'the hardest negatives of a batch', 6, STATIC,
         lambda: tf.train.GradientDescentOptimizer(1e-5)),
+    'pointnet': Repository(
+        'charlesq34/pointnet', signals.pointnet, lambda: (draw('normal', 8, 3), labels(40)),
+        'averages of moments in `tf.cond`, a batch size as a number', 6, dict(SYNC, **STATIC),
+        lambda: tf.train.GradientDescentOptimizer(1e-4)),
+    'capsules': Repository(
+        'naturomics/CapsNet-Tensorflow', signals.capsules,
+        lambda: (draw('uniform', 17, 17, 1), labels()),
+        'a graph of its own, a batch size as a number', 6, STATIC),
+    'summaries': Repository(
+        'abisee/pointer-generator', language.summaries, articles,
+        'placeholders, `tf.device`, a batch size as a number', 6, STATIC,
+        lambda: tf.train.AdagradOptimizer(0.15, initial_accumulator_value=0.1)),
+    'gat': Repository('PetarV-/GAT', tables.gat, graphs, 'draws of `[batch, nodes, nodes]`'),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
                          optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),

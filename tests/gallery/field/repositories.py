@@ -84,6 +84,9 @@ def within(folder: str) -> Iterator[None]:
 def importing(path: str, arguments: Tuple[str, ...],
               without: Tuple[str, ...]) -> Iterator[None]:
   """Imports from a path first, and leaves none of its modules: many have a `model` or `utils`."""
+  # A checkout of this project has a `models` too.
+  hidden = {name: sys.modules.pop(name) for name in list(sys.modules)
+            if os.path.exists(os.path.join(path, name.split('.')[0], '__init__.py'))}
   modules, argv, finder = set(sys.modules), sys.argv, MissingFinder()
   sys.path.insert(0, path)
   sys.meta_path.append(finder)
@@ -99,6 +102,7 @@ def importing(path: str, arguments: Tuple[str, ...],
       module = sys.modules[name]
       if isinstance(module, Missing) or (getattr(module, '__file__', '') or '').startswith(FOLDER):
         del sys.modules[name]
+    sys.modules.update(hidden)
 
 
 def run_file(name: str) -> Any:

@@ -4,6 +4,7 @@ import functools
 import os
 import tempfile
 import types
+from unittest import mock
 
 import numpy as np
 
@@ -43,6 +44,9 @@ TACOTRON = dict(
 POLICY = dict(value_network='copy', num_hidden=8)
 PPO = dict(ob_space=None, ac_space=None, nbatch_act=1, nbatch_train=None, nsteps=1, ent_coef=0.01,
            vf_coef=0.5, max_grad_norm=0.5)
+
+CAPSULES = dict(dataset='', num_threads=1, m_plus=0.9, m_minus=0.1, lambda_val=0.5, iter_routing=3,
+                mask_with_y=True, stddev=0.01, regularization_scale=0.392)
 
 
 def learning(part):
@@ -247,4 +251,27 @@ def ppo():
     gain, value, entropy, *_ = made.stats_list
     return towers.fed({**dict(zip(names, batch)), made.CLIPRANGE: 0.2},
                       gain - 0.01 * entropy + 0.5 * value)
+  return model
+
+
+def pointnet():
+  net = load('pointnet/models', 'pointnet_cls')
+
+  def model(batch, is_training):
+    clouds, labels = batch
+    scores, ends = net.get_model(clouds, tf.convert_to_tensor(is_training))
+    rows = {'transform': towers.all_rows(ends['transform'])}
+    return net.get_loss(towers.all_rows(scores), towers.all_rows(labels), rows)
+  return model
+
+
+def capsules():
+  net, layers = load('CapsNet-Tensorflow', 'capsNet', 'capsLayer')
+
+  def model(batch, is_training):
+    size = batch[0].shape[0].value
+    net.cfg = layers.cfg = types.SimpleNamespace(batch_size=size, **CAPSULES)
+    net.get_batch_data = lambda *_: batch
+    with mock.patch('tensorflow.Graph', tf.get_default_graph):
+      return net.CapsNet(height=17, width=17, num_label=3).total_loss
   return model

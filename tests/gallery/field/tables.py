@@ -12,6 +12,7 @@ from towers.tensorflow_v1 import tf
 FEATURES, NODES, CLASSES = 20, 30, 4
 DEEPFM = dict(embedding_size=3, deep_layers=[8, 8], batch_norm=1, l2_reg=0.01)
 GRAPHSAGE = types.SimpleNamespace(learning_rate=0.01, weight_decay=0.01)
+GAT = dict(hid_units=[4], n_heads=[2, 1])
 _random = np.random.RandomState(3)
 ADJACENCY = _random.randint(NODES, size=(NODES, 5)).astype(np.int32)
 NODE_FEATURES = _random.randn(NODES, 6).astype(np.float32)
@@ -45,4 +46,16 @@ def graphsage():
     inputs = dict(batch=batch[0], labels=batch[1], batch_size=tf.shape(batch[0])[0],
                   dropout=0.3 if is_training else 0.)
     return net.SupervisedGraphsage(CLASSES, inputs, NODE_FEATURES, neighbours, None, hops).loss
+  return model
+
+
+def gat():
+  net = load('GAT', 'models')
+
+  def model(batch, is_training):
+    features, biases, labels, mask = batch
+    drop = 0.6 if is_training else 0.
+    logits = net.GAT.inference(features, CLASSES, 7, is_training, drop, drop, biases, **GAT)
+    losses = tf.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=logits)
+    return towers.Weighted(losses, mask)
   return model
