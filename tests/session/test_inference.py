@@ -12,13 +12,28 @@ from towers.tensorflow_v1 import tf
 
 NUM = 11
 FEATURES, LABELS = small.random_examples(NUM, seed=7).arrays
+FEATURES[FEATURES < -0.5] = 0.0
+
+
+def sparse(features, labels, name):
+  def parse(row, label):
+    places = tf.where(tf.not_equal(row, 0))
+    return tf.SparseTensor(places, tf.gather_nd(row, places), [small.NUM_FEATURES]), label
+
+  return towers.from_dataset(
+      lambda: tf.data.Dataset.from_tensor_slices((features, labels)).map(parse), name=name)
+
+
 SHAPES = [dict(num_towers=1), dict(num_towers=3, validation_tower=True),
           dict(num_towers=2, variables='replicated', average_weights=0.9),
           dict(num_towers=4, last_batch='drop', input_mode='shard'),
-          dict(num_towers=2, tower_build='clone', accumulate=2), dict(validates=False)]
+          dict(num_towers=2, tower_build='clone', accumulate=2), dict(validates=False),
+          dict(num_towers=3, of=sparse)]
 
 
 def net(features):
+  if isinstance(features, tf.SparseTensor):
+    features = tf.sparse.to_dense(features)
   normed = tf.layers.batch_normalization(features, training=False, name='normed')
   return small.dense(normed, small.NUM_CLASSES, 'logits')
 
@@ -32,36 +47,37 @@ def model(batch, is_training):
                   'weighted': towers.Weighted(logits[:, 0], weights)}
 
 
-def build(num_towers=2, validates=True, model=model, **settings):
+def build(num_towers=2, validates=True, model=model, of=towers.from_arrays, **settings):
   # The same examples as validation, so that this says what is right.
-  validation = towers.from_arrays(FEATURES, LABELS, name='validation') if validates else None
-  return small.program(model, train=small.random_examples(16), validation=validation,
-                       num_towers=num_towers, batch_size=4, **settings)
+  validation = of(FEATURES, LABELS, name='validation') if validates else None
+  return small.program(model, train=of(*small.random_examples(16).arrays, name='train'),
+                       validation=validation, num_towers=num_towers, batch_size=4, **settings)
 
 
-def given(kind):
+def given(kind, of=towers.from_arrays):
   if kind == 'from_arrays':
-    return towers.from_arrays(FEATURES, LABELS, name='third')
+    return of(FEATURES, LABELS, name='third')
   if kind == 'examples':  # Of a function that only TensorFlow can run.
-    return small.random_examples(NUM, 'third', seed=7)
+    return small.random_examples(NUM, 'third')._replace(arrays=(FEATURES, LABELS))
   if kind == 'arrays':
     return FEATURES, LABELS
   return iter([(FEATURES[first:last], LABELS[first:last]) for first, last in (
       (0, 1), (1, 8), (8, 11))])
 
 
-@pytest.mark.parametrize('shape', small.nightly_but(SHAPES[1:2], SHAPES),
+@pytest.mark.parametrize('shape', small.nightly_but(SHAPES[1::5], SHAPES),
                          ids=lambda shape: '-'.join(shape))
 def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
-  program, plain = build(**shape), build(**shape)
+  of = shape.get('of', towers.from_arrays)
+  program, plain = build(**shape), build(**dict(shape, of=towers.from_arrays))
   with program.session() as session, plain.session() as expected:
     losses = [session.train() for _ in range(3)]
     for kind, batch_size in (('examples', None), ('examples', 1), ('from_arrays', 3),
                              ('arrays', 100), ('batches', None)):
-      found = session.evaluate(given(kind), batch_size=batch_size)
+      found = session.evaluate(given(kind, of), batch_size=batch_size)
       if program.validation is not None:
         assert found == pytest.approx(session.validate(), abs=1e-6)
-      outputs = session.predict(given(kind), net, batch_size=batch_size)
+      outputs = session.predict(given(kind, of), net, batch_size=batch_size)
       assert outputs.shape == (NUM, small.NUM_CLASSES)
       assert found['accuracy'] == pytest.approx(np.mean(np.argmax(outputs, 1) == LABELS))
       np.testing.assert_allclose(found['weighted'], np.average(outputs[:, 0], weights=LABELS),

@@ -311,8 +311,10 @@ def _check_batch_axis(given, trained):
   for path, part in zip(find_paths(given), tf.nest.flatten(given)):
     other = parts.get(path or '0')
     row = None if other is None else tf.TensorShape(other.shape)[1:]
-    if row is not None and row.ndims and row.is_compatible_with(part.shape):
-      shape = list(map(int, part.shape))
+    # A tensor is of examples, which have been batched.
+    if row is not None and row.ndims and not tf.is_tensor(part) and (
+        row.is_compatible_with(part.shape)):
+      shape = list(part.shape)
       raise UsageError(f'The examples have the shape {shape}, as one of the program has without a '
                        f'batch axis: give {[1, *shape]}, x[:1] in place of x[0].')
 
