@@ -176,7 +176,8 @@ def test_what_cannot_be_split_is_refused_with_the_fix():
   refuse('the data set is empty', ids(0))
   refuse('the data set is empty', lambda: ids(3)().filter(lambda id: id > 9))
   refuse('num_examples is 4, and the data set has 3', ids(3), 4)
-  refuse('num_examples is 0', ids(3), 0)
+  refuse('num_examples is 0; give at least 1', ids(3), 0)
+  refuse('shuffle_buffer is -1; give at least 0', ids(3), shuffle_buffer=-1)
   refuse('not a list', [1, 2])
   refuse('returns a int', lambda: 3)
   refuse('the example is a SparseTensor of the dense shape.*to_dense',

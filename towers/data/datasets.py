@@ -17,7 +17,7 @@ import numpy as np
 from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.data.arrays import check_name
 from towers.data.components import Components, find_components
 from towers.data.composite import encode_dataset
@@ -43,7 +43,8 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     dataset: a function that makes the data set in every graph that reads it; or a data set, which
       belongs to the graph in which it was made.
     num_examples: of one pass. None for what TensorFlow knows, or else a count by a first pass.
-    shuffle_buffer: examples that each iterator holds in memory where a program shuffles.
+    shuffle_buffer: examples that each iterator holds in memory where a program shuffles; 0 for
+      all.
     count_file: keeps the count of a first pass for later runs.
     name: of the split in messages and name scopes: letters, digits and underscores.
 
@@ -56,9 +57,10 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
   """
   from towers.tensorflow_v1 import as_written, copy_dataset, tf
   check_name(name)
-  for setting, value in (('num_examples', num_examples), ('shuffle_buffer', shuffle_buffer)):
-    if value is not None and value < 1:
-      raise UsageError(f'{name}: {setting} is {value}; give at least 1.')
+  for setting, value, least in (('num_examples', num_examples, 1),
+                                ('shuffle_buffer', shuffle_buffer, 0)):
+    if value is not None and value < least:
+      raise UsageError(f'{name}: {setting} is {value}; give at least {least}.')
   with tf.Graph().as_default():
     copy = copy_dataset(dataset) if _is_made(dataset, name) else _call(dataset, name)
     check_ops(copy, name)
@@ -185,6 +187,8 @@ def _is_made(dataset: Any, name: str) -> bool:
 
 def _call(function: Callable[[], Any], name: str) -> Any:
   from towers.tensorflow_v1 import is_dataset
+  check_parameters(function, f'{name}: the function given to from_dataset',
+                   fix='let it make the data set by itself')
   made = function()
   if not is_dataset(made):
     raise UsageError(f'{name}: the function given to from_dataset returns a {type(made).__name__}; '
