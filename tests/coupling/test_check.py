@@ -492,10 +492,16 @@ def test_a_penalty_of_examples_is_named_with_its_fix(caplog):
   assert 'The gradient' not in message
 
 
-def test_a_batch_size_in_the_model_is_told_before_a_smaller_batch_fails(caplog, capsys):
+@pytest.mark.parametrize('size, op', [
+    (22, 'Reshape'), (22, 'SparseSoftmax'), (28, 'SparseSoftmax')])
+def test_a_batch_size_in_the_model_is_told_before_a_smaller_batch_fails(size, op, caplog, capsys):
   def model(batch, is_training):
-    return tf.reduce_mean(ce(tf.reshape(dense(batch['x'], 4, 'd'), [7, 4]), batch['y']))
+    logits = dense(batch['x'], 4, 'd')
+    if op == 'Reshape':
+      return tf.reduce_mean(ce(tf.reshape(logits, [7, 4]), batch['y']))
+    return ce(logits, batch['y'] + 4)  # No such classes.
 
-  judge(model, xy(), caplog)
+  judge(model, xy(size), caplog)
   told = capsys.readouterr().out
-  assert 'tower_0/Reshape, made in tests' in told and 'last_batch=drop, carry or pad' in told
+  assert f'fails on a few rows of its first batch, in tower_0/{op}' in told
+  assert ('last_batch=drop, carry or pad' in told) == (op == 'Reshape')

@@ -18,6 +18,7 @@ What a branch or a loop does on other data than these, no few rows tell.
 
 import itertools
 import logging
+import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -56,8 +57,9 @@ FIX = ('For batch normalisation use batch_norm=sync; for a mean by weights retur
        'towers.Whole. Draw numbers with a row for each example.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
-SIZE_FIX = ('If the model holds a batch size as a number, it needs batches of one size: use '
-            'last_batch=drop, carry or pad.')
+_SIZE_FIX = ('. If the model holds a batch size as a number, it needs batches of one size: use '
+             'last_batch=drop, carry or pad.')
+_OF_SIZES = re.compile('shape|size|dimension', re.IGNORECASE)  # What an error of them speaks of.
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
 
 
@@ -119,6 +121,12 @@ def _count_parts(program):
   return len(program.towers) * program.plan.accumulate * program.workers.num_workers
 
 
+def advise_size(reason: str, tower: Tower) -> str:
+  """Returns why a tower failed, with what to do if the size of a batch may have been at fault."""
+  may_be = tower.batch.num_rows is None and _OF_SIZES.search(reason)
+  return reason + (_SIZE_FIX if may_be else '')
+
+
 def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *, num_parts: int,
                   num_workers: int = 1, runs_per_epoch: Optional[int] = None) -> List[str]:
   """Returns a sentence for each part of a model that depends on other examples of its batch.
@@ -141,7 +149,8 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
     except tf.errors.OpError as error:
       op = '' if error.op is None else f', in {format_op(error.op)}'
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since the model '
-                 f'fails on a few rows of its first batch{op}: {find_reason(error)}. {SIZE_FIX}')
+                 f'fails on a few rows of its first batch{op}: '
+                 f'{advise_size(find_reason(error), towers[0])}')
     return _describe_updates(write for write, _ in fed.updates) if num_parts > 1 else []
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from towers.base.reason import find_message, find_reason
 from towers.base.usage_error import UsageError
-from towers.coupling.check import SIZE_FIX
+from towers.coupling.check import advise_size
 from towers.graph.sizes import format_bytes
 from towers.graph.source_lines import format_op
 from towers.input.feed import Feed
@@ -66,9 +66,8 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
     where = tower[0]
     with contextlib.suppress(KeyError, ValueError):  # It may be in a function.
       where = format_op(program.graph.get_operation_by_name(where))
-    is_open = program.towers[0].batch.num_rows is None
-    fix = f'. {SIZE_FIX}' if is_open and 'shape' in cause else ''
-    return RunError(f'Tower {tower[1]} failed {when}, in the op {where}: {cause}{fix}')
+    return RunError(f'Tower {tower[1]} failed {when}, in the op {where}: '
+                    f'{advise_size(cause, program.towers[0])}')
   return RunError(f'The run failed {when}: {cause}')
 
 
