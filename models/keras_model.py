@@ -17,7 +17,7 @@ import functools
 import inspect
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.tensorflow_v1 import load_keras, replace_tensor, tf
 from towers.tower.all_towers import count_towers
 
@@ -55,6 +55,7 @@ class KerasModel:
       raise UsageError(f'KerasModel takes a function that makes the model, and got {make!r}: its '
                        'variables are to be made where the towers\' are. Use KerasModel(lambda: '
                        '...), or the function you called.')
+    check_parameters(make, 'make of KerasModel', fix='let it make the model by itself')
     self._make = make
     self._given_loss = keras.losses.get(loss) if isinstance(loss, str) else loss
     self._is_for_each = loss is None or isinstance(loss, str)

@@ -56,6 +56,12 @@ def build(model=model, **settings):
      'optimizer is a SGD, and towers.Program takes a tf.train.Optimizer: write '),
     (lambda: dict(model=load_keras().Sequential([])),
      'model is a Sequential, and every tower needs its losses: give towers.KerasModel('),
+    (lambda: dict(model=towers.KerasModel(lambda batch: batch)), 'make of KerasModel takes (batch),'
+     ' and is called with (): let it make the model by itself.'),
+    (lambda: dict(optimizer=lambda: tf.train.AdamOptimizer(0.1)), 'optimizer takes (), and is '
+     'called with (rate): write optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9).'),
+    (lambda: dict(train=towers.from_dataset(lambda path: path)), 'the function given to '
+     'from_dataset takes (path), and is called with (): let it make the data set by itself.'),
     (lambda: dict(model='resnet50'), "model is 'resnet50': give a function of a batch and"),
     (lambda: dict(model=lambda batch: batch), 'model takes (batch), and is called with (batch, '
      'is_training): write def model(batch, is_training).'),
@@ -131,6 +137,8 @@ def build(model=model, **settings):
      'learning_rate=-0.1: it must be a finite number of at least 0.'),
     (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=tf.constant(0.1)),
      'of another graph than the program: give a function that makes it, as learning_rate=lambda '),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=lambda step: 0.1 / (1 + step)),
+     "'int' and 'Plan'. It gets the plan, once, and no step: take tf.train.get_global_step() in"),
     (lambda: dict(train=towers.from_arrays(tf.zeros([4, 3]))),
      'has no values outside of a session: give a NumPy array, or tensors in the function of '),
     (lambda: dict(train=towers.from_arrays(FEATURES[:, :3], LABELS)),
@@ -139,6 +147,13 @@ def build(model=model, **settings):
      f'says at {__file__}:{model.__code__.co_firstlineno + 3}: logits = tf.matmul(features, '),
     (lambda: dict(model=lambda *given: model(*given) * tf.reshape(given[0][0], [-1, 3, 4])),
      'shapes do not fit'),
+    (lambda: dict(train=towers.from_arrays(FEATURES, LABELS[:, None])),
+     'shapes do not fit, on a batch of the shapes 0: (2, 4), 1: (2, 1): see what it has there by '),
+    (lambda: dict(train=towers.augmented(EXAMPLES, lambda example, draws: (
+        example[0] + draws.normal([5]), example[1]))), 'the function of towers.augmented joins '
+     'tensors whose shapes do not fit, on an example of the shapes 0: (4,), 1: (): see what it has '
+     f'there by print(tensor.shape), and change it by tf.reshape, or the shape of the variable. '
+     f'TensorFlow says at {__file__}:'),
     (lambda: dict(model=multiplied(tf.constant(2.0))),
      'takes a tensor that was made outside of it, eagerly or in another graph, as all are for '
      '--check and towers.check, which have graphs of their own: make it inside of the model, or '
@@ -154,7 +169,7 @@ def build(model=model, **settings):
     (lambda: dict(model=lambda batch, is_training: batch['x']), 'take it apart, as '),
     (lambda: dict(train=towers.from_arrays({'x': FEATURES, 'Y': LABELS}),
                   model=lambda batch, is_training: model((batch['x'], batch['y']), is_training)),
-     "The batch has the keys and shapes Y: (2,), x: (2, 4), and the model looks up 'y' at "),
+     "The model looks up 'y' in a batch of the keys and shapes Y: (2,), x: (2, 4) at "),
     (lambda: dict(model=lambda *given: model(*given) * given[0][0].numpy()), 'asks a tensor for'),
     (lambda: dict(model=lambda *given: model(*given) * float(given[0][0][0, 0])),
      'asks a tensor for its values')])

@@ -94,6 +94,7 @@ def test_what_is_not_trained_starts_so_too():
 @pytest.mark.parametrize('function, settings, message', [
     (lambda batch: net(batch[0]), {}, 'init_from=<lambda> changes no variable: return what its'),
     (lambda batch: small.dense(first(batch), 2, 'new'), {}, 'makes new/weights, new/biases, which'),
+    (lambda: None, {}, r'init_from=<lambda> takes \(\), and is called with \(batch\): write def'),
     (first, dict(train=towers.from_stream(like=LIKE), validation=None),
      'init_from=first is a function of the first batch, and batches come by hand')])
 def test_what_gives_no_first_values_is_named(function, settings, message):

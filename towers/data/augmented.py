@@ -10,6 +10,7 @@ never resumes. Here each example draws by its own number, see `example_draws`.
 from typing import Any, Callable
 
 from towers.base.usage_error import UsageError, check_parameters
+from towers.data.components import naming_errors
 from towers.data.example_draws import Draws
 from towers.data.examples import Examples
 
@@ -99,7 +100,9 @@ def _call_checked(function, example, draws, name, *, rows):
   from towers.tensorflow_v1 import tf
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
-  changed = function(example, draws)
+  of = 'a batch' if rows.ndims else 'an example'
+  with naming_errors(example, f'{name}: the function of towers.augmented', of):
+    changed = function(example, draws)
   if changed is None or tf.is_tensor(changed) and len(tf.nest.flatten(example)) > 1:
     what = 'None' if changed is None else 'one tensor of an example of several'
     raise UsageError(f'{name}: the function of towers.augmented returned {what}: return the whole '

@@ -117,15 +117,18 @@ def describe_shapes(part: Component, shape: Any, fix: str) -> str:
 
 
 @contextlib.contextmanager
-def naming_errors(batch: Any) -> Iterator[None]:
-  """Makes an error of a model that TensorFlow or Python tells in its own words a UsageError."""
+def naming_errors(given: Any, who: str = 'The model', of: str = 'a batch') -> Iterator[None]:
+  """Makes an error that TensorFlow or Python tells in its own words a UsageError.
+
+  It is one of a user's function, `who` in the message, of the tensors `given`, which are `of` it.
+  """
   try:
     yield
   except UsageError:
     raise
   except (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError,
           ValueError) as error:
-    text, paths = f'{type(error).__name__}: {error}', find_paths(batch)
+    text, paths = f'{type(error).__name__}: {error}', find_paths(given)
     told = next((told for pattern, told in _MISTAKES.items() if re.search(pattern, text)), '')
     has_keys = any(re.search('[^0-9/]', path) for path in paths)
     if not told or isinstance(error, KeyError) and not has_keys:
@@ -133,55 +136,55 @@ def naming_errors(batch: Any) -> Iterator[None]:
     from towers.tensorflow_v1 import tf
     dtypes, shapes = [
         ', '.join(f'{path}: {what(leaf)}'.lstrip(': ')
-                  for path, leaf in zip(paths, tf.nest.flatten(batch)))
+                  for path, leaf in zip(paths, tf.nest.flatten(given)))
         for what in (lambda leaf: leaf.dtype.name, lambda leaf: leaf.shape)]
     line = find_own_line(error.__traceback__)
     raise UsageError(told.format(
-        dtypes=dtypes, shapes=shapes, at=f' at {line}' if line else '',
+        who=who, of=of, dtypes=dtypes, shapes=shapes, at=f' at {line}' if line else '',
         error=' '.join(str(error).split()))) from error
 
 
-# What a model does wrong, by what TensorFlow says of it; the first that matches is told.
+# What a function does wrong, by what TensorFlow says of it; the first that matches is told.
 _MISTAKES = {
     '^KeyError':
-    'The batch has the keys and shapes {shapes}, and the model looks up {error}{at}',
+    '{who} looks up {error} in {of} of the keys and shapes {shapes}{at}',
 
     r"(not|got value) 'TensorShape|'(tuple|dict)' object has no attribute '(shape|dtype|get_shape)|"
     'tuple indices must be integers':
-    'The model takes a tuple or a dict for a tensor, on a batch of the shapes {shapes}: take it '
+    '{who} takes a tuple or a dict for a tensor, on {of} of the shapes {shapes}: take it '
     'apart, as `[x] = batch` for one array, `x, y = batch` for two, or x = batch["x"]. Python '
     'says{at}: {error}',
 
     'as a Python `bool`':
-    'The model decides in Python by a tensor{at}, whose value only a run knows: write '
+    '{who} decides in Python by a tensor{at}, whose value only a run knows: write '
     'tf.cond(value, lambda: …, lambda: …), or tf.where.',
 
     r"(int\(\) argument|operand).*'NoneType'|None values not|(Contents|elements).*None|\(None\)":
-    'The model computes with None: an open size of its batch, of the shapes {shapes} (of rows a '
+    '{who} computes with None: an open size of {of} of the shapes {shapes} (of rows a '
     'number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by a variable '
     'with replicas or a snapshot (use variables=host and validation=switch). TensorFlow says{at}: '
     '{error}',
 
     "does not match type|has DataType|that don't all match|Tensor conversion requested dtype":
-    'The model does not take the dtypes of its batch, which are {dtypes}: cast arrays before, as '
-    "features.astype('float32') and labels.astype('int32'), or tensors in the model, as "
+    '{who} does not take the dtypes of {of}, which are {dtypes}: cast arrays before, as '
+    "features.astype('float32') and labels.astype('int32'), or tensors, as "
     'tf.cast(features, tf.float32); an open size of a batch is an int32 tensor, and of rows a '
     'number with last_batch=drop or carry. TensorFlow says{at}: {error}',
 
     'with input shapes:|(Dimensions|Shapes) .* are (incompatible|not compatible)|'
-    'must have the same shape|Rank mismatch':
-    'The model joins tensors whose shapes do not fit, on a batch of the shapes {shapes}: see what '
+    'must have the same shape|Rank mismatch|shape.* must equal':
+    '{who} joins tensors whose shapes do not fit, on {of} of the shapes {shapes}: see what '
     'it has there by print(tensor.shape), and change it by tf.reshape, or the shape of the '
     'variable. TensorFlow says{at}: {error}',
 
     'must be from the same graph|EagerTensor':
-    'The model takes a tensor that was made outside of it, eagerly or in another graph, as all are '
+    '{who} takes a tensor that was made outside of it, eagerly or in another graph, as all are '
     'for --check and towers.check, which have graphs of their own: make it inside of the model, or '
     'give its value as a NumPy array, as np.float32(2). TensorFlow says{at}: {error}',
 
     "Cannot convert a symbolic|'(Symbolic)?Tensor' object has no attribute|'DType' object has no "
     "attribute 'type'|argument must be .* not '(Symbolic)?Tensor'":
-    'The model asks a tensor for its values, as NumPy and .numpy() do, and it has none while the '
+    '{who} asks a tensor for its values, as NumPy and .numpy() do, and it has none while the '
     "graph is built: write TensorFlow's own function, as tf.reduce_mean(x) for np.mean(x), or "
     'tf.py_func(function, [x], tf.float32). Python says{at}: {error}'}
 

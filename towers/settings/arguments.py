@@ -18,6 +18,7 @@ from towers.settings.program_settings import ProgramSettings
 from towers.settings.table import GROUPS, SETTINGS, arguments_of, find_meant
 from towers.tensorflow_v1 import Optimizer, is_dataset
 from towers.update.groups import by_pattern
+from towers.update.optimizer_function import takes_gradients
 
 # The module of what Keras makes, in TensorFlow or beside it.
 _IN_KERAS = re.compile(r'(^|\.)(tf_)?keras(\.|$)')
@@ -161,6 +162,9 @@ def check_optimizer(optimizer: Any) -> None:
         raise UsageError(f'optimizer is {describe(one)} whose {name.lstrip("_")} is {value!r}, a '
                          f'text: give it a number, as tf.train.{kind.__name__}(0.001).')
     if isinstance(one, Optimizer) or (callable(one) and not is_of_keras):
+      if not isinstance(one, Optimizer) and not takes_gradients(one):
+        check_parameters(one, 'optimizer', 'rate',
+                         fix='write optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9)')
       if getattr(kind, 'minimize', Optimizer.minimize) is not Optimizer.minimize:
         logging.getLogger('towers').warning(
             '%s has a minimize of its own, which towers does not call, since each tower has '

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.data.examples import Examples
 from towers.graph.walk import list_ops
 from towers.input.pipeline import build_inputs
@@ -45,6 +45,7 @@ class FirstBatch:
     if plan.is_by_hand:
       raise UsageError(f'init_from={self.source} is a function of the first batch, and batches '
                        'come by hand: give examples as train=.')
+    check_parameters(function, f'init_from={self.source}', 'batch', fix='write def first(batch)')
     self._function, self._examples, self._given, self._devices = function, examples, given, devices
     self._plan = plan._replace(num_towers=1, num_workers=1, rank=0, accumulate=1)
 
