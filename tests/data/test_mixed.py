@@ -298,7 +298,9 @@ def test_a_part_of_an_epoch_keeps_its_shares(tmp_path, capsys):
 
 @pytest.mark.parametrize('make, message', [
     (lambda: towers.mixed([small.random_examples(5)]), 'takes splits by name'),
-    (lambda: towers.mixed(small.random_examples(5), by=[1, 2]), 'part of each example'),
+    (lambda: towers.mixed(small.random_examples(5), by=[1, 2]),
+     '2 entries in by= of mixed, but 5 examples: give the part of each'),
+    (lambda: towers.mixed(small.random_examples(5), by=3), 'part of each example'),
     (lambda: mixture(shares={'web': 1}), "a number above 0 for each of .*'code'"),
     (lambda: mixture(shares=dict(SHARES, web=0)), 'a number above 0'),
     (lambda: mixture(epoch_of='news'), "choose one of .*'web'"),

@@ -126,7 +126,11 @@ def test_weights_that_only_a_run_shows_wrong_end_the_step_before_anything_is_upd
     small.assert_same_weights(run.weights(), before, tolerance=0)
 
 
-@pytest.mark.nightly(but=2)
+def of_any_rank(values):
+  return tf.placeholder_with_default(values, None)
+
+
+@pytest.mark.nightly(but=['0', '1', '11', '13'])
 @pytest.mark.parametrize('change, message', [
     (lambda losses, weights: towers.Weighted(losses, weights[:, :1]),
      r'weights of the shape \(.*, 1\) for values of'),
@@ -142,7 +146,13 @@ def test_weights_that_only_a_run_shows_wrong_end_the_step_before_anything_is_upd
     (lambda losses, weights: (losses[:, 0], dict(hits=losses)), r'towers\.Weighted'),
     (lambda losses, weights: (losses[:, 0], dict(mean=tf.reduce_mean(losses))), 'metric mean has'),
     (lambda losses, weights: (losses[:, 0], dict(loss=losses[:, 0])), "called 'loss'"),
-], ids=range(11))
+    (lambda losses, weights: (losses[:, 0], dict(hits=of_any_rank(losses))),
+     r'The metric hits has .*:0 of an unknown .*: write value.set_shape\(\[None\]\) for one value'),
+    (lambda losses, weights: of_any_rank(losses), 'loss of the model has .* of an unknown number'),
+    (lambda losses, weights: towers.Weighted(losses, of_any_rank(weights)), 'of an unknown number'),
+    (lambda losses, weights: (losses[:, 0], dict(auc=towers.Whole(np.mean, [of_any_rank(losses)]))),
+     'metric auc has .* of an unknown number'),
+], ids=range(15))
 def test_shapes_that_do_not_fit_are_refused(change, message):
   with pytest.raises(UsageError, match=message):
     small.Run(model=changed(change), **SETTINGS)

@@ -157,11 +157,14 @@ def test_mistakes_name_the_metric():
     return changed
 
   with pytest.raises(UsageError, match='The metric auc .* a row for each example'):
-    build(1, model=of(area, lambda rows: [tf.reduce_mean(rows[2])]))
+    build(1, model=of(area, lambda rows: [*rows[:2], tf.reduce_mean(rows[2])]))
   for function, rows in (([], area), (area, area), ('auc', [])):
     with pytest.raises(UsageError, match=r'auc is towers.Whole\((list|function|str), .*\): give it '
                                          r'a function, and a list of its tensors, as towers.Whole'):
       build(1, model=of(function, lambda _, rows=rows: rows))
+  with pytest.raises(UsageError, match=r'The metric auc: its function takes \(a\), and is called '
+                                       r'with \(array, array, array\): give it a parameter for'):
+    build(1, model=of(lambda a: 0.5))
   with build(1, model=of(lambda *rows: 'good')).session() as session, pytest.raises(
       UsageError, match="metric 'auc' returned <U4: let it return a number"):
     session.validate()

@@ -11,7 +11,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_same_number
 from towers.data.arrays import check_name
 from towers.data.augmented import make_singly
 from towers.data.digest import digest_all
@@ -52,6 +52,9 @@ def mixed(parts: Union[Mapping[Any, Examples], Examples],
     keys, found = np.unique(by, return_counts=True)
     sizes, members = dict(zip(keys.tolist(), found.tolist())), np.argsort(by, kind='stable')
   else:
+    if isinstance(parts, Examples) and np.ndim(by) == 1:
+      check_same_number(len(by), f'entries in by= of {name}', parts.num_examples, 'examples',
+                        fix='give the part of each example, as by=labels.')
     raise UsageError(f'{name}: towers.mixed takes splits by name, as {{"large": large, "small": '
                      'small}, or one split with the part of each example, as by=labels.')
   counts = _count(sizes, dict.fromkeys(sizes, 1) if shares is None else shares, epoch_of, name)

@@ -15,7 +15,7 @@ share of it, examples over weights of the global batch, is known in the forward 
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, check_parameters
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.tensorflow_v1 import Operation, Tensor, tf
@@ -127,11 +127,18 @@ class Sums:
 
   def add(self, name: str, what: str, value: Any, fix: str, may_be_mean: bool = False) -> None:
     """Adds a value by name; `what` it is, and the `fix` for another shape, are for messages."""
+    for part in filter(tf.is_tensor, tf.nest.flatten(value)):
+      if part.shape.ndims is None:
+        raise UsageError(f'{what} has {part.name} of an unknown number of dimensions, as '
+                         'tf.py_func returns it: write value.set_shape([None]) for one value per '
+                         'example, or [None, None] for one per token.')
     if isinstance(value, Whole):
       if not callable(value.function) or not isinstance(value.rows, (list, tuple)):
         given = ', '.join(type(part).__name__ for part in value)
         raise UsageError(f'{what} is towers.Whole({given}): give it a function, and a list of its '
                          'tensors, as towers.Whole(roc_auc_score, [labels, scores]).')
+      check_parameters(value.function, f'{what}: its function', *['array'] * len(value.rows),
+                       fix='give it a parameter for each tensor')
       self.wholes[name] = Whole(value.function, [
           self._take_rows(what, tf.convert_to_tensor(row)) for row in value.rows])
     elif isinstance(value, Weighted):
@@ -261,9 +268,6 @@ def _check_weights(what, values, weights):
   if values.shape.ndims == 0:
     raise UsageError(f'{what} has weights, which need one value per example, and it is a scalar: '
                      'return one value and one weight per example or token.')
-  if values.shape.ndims is None or weights.shape.ndims is None:
-    raise UsageError(f'{what} has weights, and the number of dimensions of the shapes '
-                     f'{values.shape} and {weights.shape} is unknown: set_shape helps.')
   if not values.shape.is_compatible_with(weights.shape):
     raise UsageError(f'{what} has weights of the shape {weights.shape} for values of the shape '
                      f'{values.shape}: return one weight for each value; tf.broadcast_to repeats '
