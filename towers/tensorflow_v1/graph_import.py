@@ -1,6 +1,5 @@
 """A faster `tf.import_graph_def`, for nodes that come from a graph."""
 
-import threading
 from typing import Any, Dict, List, Sequence, Tuple
 
 from tensorflow.python.framework import importer
@@ -14,8 +13,6 @@ if IS_1:
   from tensorflow.python import pywrap_tensorflow
   from tensorflow.python.framework import c_api_util
   from tensorflow.python.pywrap_tensorflow_internal import _pywrap_tensorflow_internal as native
-
-_LOCK = threading.Lock()  # What an import replaces is that of all threads.
 
 
 def import_placed(graph_def: tf.GraphDef, *, name: str, input_map: Dict[str, Tensor],
@@ -48,7 +45,7 @@ def import_placed(graph_def: tf.GraphDef, *, name: str, input_map: Dict[str, Ten
     changes += [(tf_stack, 'extract_stack', lambda: stack), (c_api_util, 'tf_output', _make_output)]
 
   try:
-    with _LOCK, replaced(*changes):
+    with replaced(*changes):
       return tf.import_graph_def(graph_def, name=name, input_map=input_map,
                                  return_elements=return_elements)
   finally:

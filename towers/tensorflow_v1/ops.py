@@ -1,6 +1,7 @@
 """Ops of which the targets differ, and a gradient that 1.14 has for ref variables alone."""
 
 import contextlib
+import threading
 from typing import Any, Callable, ContextManager, Iterator, Tuple
 
 from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops
@@ -15,6 +16,7 @@ else:
 
 # A constant keeps its memory on the device, and an op in its place is launched in each step.
 _LARGEST_CONSTANT = 1 << 20
+_REPLACING = threading.RLock()
 
 
 def select(flag: Tensor, tensor: Tensor, number: float) -> Tensor:
@@ -36,8 +38,11 @@ def select(flag: Tensor, tensor: Tensor, number: float) -> Tensor:
 
 @contextlib.contextmanager
 def replaced(*names: Tuple[Any, str, Any]) -> Iterator[None]:
-  """Gives modules or objects other attributes within the context: (owner, name, value) of each."""
-  with contextlib.ExitStack() as undo:
+  """Gives modules or objects other attributes within the context: (owner, name, value) of each.
+
+  They are those of all threads, so that another thread that replaces any waits for its end.
+  """
+  with _REPLACING, contextlib.ExitStack() as undo:
     for owner, name, value in names:
       if hasattr(type(owner), name):
         undo.callback(delattr, owner, name)

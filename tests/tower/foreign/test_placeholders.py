@@ -1,6 +1,8 @@
 """A class with placeholders, and an optimizer of its own, trains as what is written on tensors."""
 
 import operator
+import threading
+import time
 from unittest import mock
 
 import numpy as np
@@ -353,3 +355,25 @@ def test_a_predict_function_whose_placeholder_is_left_over_is_refused():
   with build(model).session() as session, pytest.raises(
       UsageError, match='needs the placeholder .*which nothing feeds'):
     session.predict((X,), lambda x: Net().logits)
+
+
+def test_programs_that_threads_build_at_once_leave_each_others_optimizers_idle():
+  """The one that is begun first ends first, while the other is in its model."""
+  own, programs = tf.train.Optimizer.apply_gradients, []
+
+  def build(seconds):
+    def model(batch, is_training):
+      time.sleep(seconds)
+      net = Net()
+      return towers.fed(net.feed(*batch, 0.9, is_training), net.losses)
+
+    programs.append(small.program(model=model, train=TRAIN, validation=None))
+
+  threads = [threading.Thread(target=build, args=[seconds]) for seconds in (0.3, 0.6)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert tf.train.Optimizer.apply_gradients is own and len(programs) == 2
+  for program in programs:
+    assert not [op for op in program.graph.get_operations() if op.type == 'ResourceApplyAdam']
