@@ -129,8 +129,8 @@ class Sums:
     """Adds a value by name; `what` it is, and the `fix` for another shape, are for messages."""
     for part in filter(tf.is_tensor, tf.nest.flatten(value)):
       if part.shape.ndims is None:
-        raise UsageError(f'{what} has {part.name} of an unknown number of dimensions, as '
-                         'tf.py_func returns it: write value.set_shape([None]) for one value per '
+        raise UsageError(f'{what} has {part.name} of an unknown number of dimensions, as are '
+                         'those of tf.py_func: write value.set_shape([None]) for one value per '
                          'example, or [None, None] for one per token.')
     if isinstance(value, Whole):
       if not callable(value.function) or not isinstance(value.rows, (list, tuple)):
