@@ -93,10 +93,9 @@ class VariableStore:
   def creator(self, next_creator: Callable[..., Variable], **settings: Any) -> Variable:
     """Makes a variable and its replicas, unless an earlier tower has; a variable creator."""
     scope = tf.get_default_graph().get_name_scope()
-    full_name = '/'.join(filter(None, [scope, settings.get('name') or 'Variable']))
-    name = re.sub(r'^tower_\d+/', '', full_name)
+    name = '/'.join(filter(None, [scope, settings.get('name') or 'Variable']))
     if scope:
-      name = self._make_unique(name)
+      name = self._make_unique(re.sub(r'^tower_\d+/', '', name))
       if name in self.made:
         if isinstance(settings.get('initial_value'), tf.Tensor):
           self.initial_ops.update(find_random_ops(settings['initial_value']))
@@ -208,13 +207,13 @@ def stand_in(
 def _without_tower(name: str) -> str:
   """Returns the name of a variable; tf.train.ExponentialMovingAverage names averages after tensors.
 
-  Within a scope it puts the tensor's name behind that, where a model may have a `tower_0` too.
+  Within a scope it puts the tensor's name behind that. A model may have a scope `tower_0` too.
   """
-  named = re.fullmatch(r'(.+?/)(tower_\d+/.+)/\w+/?', name)
+  named = re.fullmatch(r'(.+?/)?(tower_\d+/.+)/[^/]+/?', name)
   with contextlib.suppress(KeyError):
     if named and tf.get_default_graph().get_operation_by_name(named.group(2)):
-      return named.group(1) + re.sub(r'^tower_\d+/', '', name[named.end(1):])
-  return re.sub(r'^tower_\d+/', '', name)
+      return (named.group(1) or '') + re.sub(r'^tower_\d+/', '', name[named.start(2):])
+  return name
 
 
 def check_reads(variables: Sequence[Variable], ops: Set[Operation], *, fix: str) -> None:
