@@ -58,9 +58,15 @@ def test_a_batch_of_any_size_is_refused_with_the_setting():
     session.predict((X[:3],), net)
 
 
-def test_a_mean_over_filler_is_refused():
-  program = small.program(lambda batch, is_training: tf.reduce_mean(tf.square(net(batch[0]))),
-                          train=towers.from_arrays(X), batch_size=6, validation=None)
-  with program.session() as session, pytest.raises(
-      UsageError, match='batches of 3 rows alone, and its loss is a scalar'):
-    session.evaluate((X[:5],))
+def test_a_mean_is_of_full_batches_alone():
+  means = [lambda batch, is_training, net=net: tf.reduce_mean(tf.square(net(batch[0])))
+           for net in (net, open_net)]
+  static, dynamic = [small.program(mean, train=towers.from_arrays(X), batch_size=6,
+                                   validation=None) for mean in means]
+  with static.session() as found, dynamic.session() as expected:
+    for num_rows in (3, 12, 15):
+      rows = X[:num_rows],
+      assert found.evaluate(rows) == pytest.approx(expected.evaluate(rows), rel=1e-6)
+    with pytest.raises(UsageError, match='batches of 3 rows alone, and its loss is a scalar, the '
+                                         'mean over a batch, of which one has 2: give as many'):
+      found.evaluate((X[:5],))

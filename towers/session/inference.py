@@ -96,7 +96,7 @@ class Forward:
 
   def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
                is_model: bool, batch_size: int, seed: int, variables: str = 'host',
-               precision: str = 'float32', num_rows: Optional[int] = None):
+               precision: str = 'float32', num_rows: Optional[int] = None, is_filled: bool = True):
     """Builds it, with variables of any values.
 
     Args:
@@ -108,10 +108,12 @@ class Forward:
         come: what is drawn for a row depends on its place there.
       devices, seed, variables, precision: as for the program.
       num_rows: of each tower in each run, for a net that needs a number; None for any.
+      is_filled: whether rows that do not count fill up such a run.
     """
     placement = 'first' if variables == 'replicated' else variables
     names = devices.names
     self._is_model, self._num_rows, self._batch_size = is_model, num_rows, batch_size
+    self._is_filled = is_filled
     self.version: Any = None
     self._begin: Optional[Tensor] = None  # Place of a run's first row, if the model draws.
     with tf.Graph().as_default() as graph, keep_set_values():
@@ -124,7 +126,7 @@ class Forward:
               part.dtype, [num_rows, *describe_part(part)[1]]), template)
         with tf.device(HOST):
           self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True,
-                                     is_padded=num_rows is not None))
+                                     is_padded=num_rows is not None and is_filled))
       draws = begin_draws(store.seed, self._read_begin)
       whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)
@@ -198,7 +200,7 @@ class Forward:
     """
     num_towers = len(self._batches)
     for place, arrays in self._cut(rows.batches):
-      counts = [dealt(len(arrays[0]), tower, num_towers) for tower in range(num_towers)]
+      counts = self._deal(len(arrays[0]))
       fetches, needed = self._choose(max(1, num_towers - counts.count(0)))
       feed_dict: Dict[Any, Any] = {} if self._begin is None else {self._begin: place}
       first = 0
@@ -211,6 +213,17 @@ class Forward:
         feed_dict.update(pair for pair in zip(batch.flatten(), values) if pair[0].op in needed)
         first += count
       yield self._session.run(fetches, feed_dict), counts
+
+  def _deal(self, size):
+    """Returns how many of a batch's rows each tower has."""
+    num_towers, num_rows = len(self._batches), self._num_rows or 1
+    if self._is_filled:
+      return [dealt(size, tower, num_towers) for tower in range(num_towers)]
+    if size % num_rows:
+      raise UsageError(f'The model takes batches of {num_rows} rows alone, and its loss is a scalar, '
+                       f'the mean over a batch, of which one has {size % num_rows}: give as many '
+                       f'examples as {num_rows} divides, or return one loss per example, [batch].')
+    return [num_rows if tower * num_rows < size else 0 for tower in range(num_towers)]
 
   def _cut(self, batches):
     """Yields batches, or the parts of them that towers of so many rows can take, each behind the
@@ -296,9 +309,7 @@ def _open_for_any(build: Callable[..., Forward], sizes: Sequence[Any]) -> Forwar
     try:
       return build(num_rows=max(sizes))
     except ScalarLoss:
-      raise UsageError(f'The model takes batches of {max(sizes)} rows alone, and its loss is a '
-                       'scalar, the mean over a batch: to measure batches that rows fill up, '
-                       'return one loss per example, [batch].') from None
+      return build(num_rows=max(sizes), is_filled=False)
     except Exception:
       pass
     raise
