@@ -220,9 +220,10 @@ class Forward:
     if self._is_filled:
       return [dealt(size, tower, num_towers) for tower in range(num_towers)]
     if size % num_rows:
-      raise UsageError(f'The model takes batches of {num_rows} rows alone, and its loss is a scalar, '
-                       f'the mean over a batch, of which one has {size % num_rows}: give as many '
-                       f'examples as {num_rows} divides, or return one loss per example, [batch].')
+      raise UsageError(
+          f'The model takes batches of {num_rows} rows alone, and its loss is a scalar, the mean '
+          f'over a batch, of which one has {size % num_rows}: give as many examples as {num_rows} '
+          'divides, or return one loss per example, [batch].')
     return [num_rows if tower * num_rows < size else 0 for tower in range(num_towers)]
 
   def _cut(self, batches):
