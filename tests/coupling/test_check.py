@@ -175,6 +175,17 @@ def test_rows_of_all_towers_are_measured_whatever_the_shares(batch_size, num_tow
   assert 'not measured' not in ''.join(capfd.readouterr())
 
 
+@pytest.mark.parametrize('has_places', [False, True], ids=['own', 'all'])
+def test_labels_among_the_rows_of_all_towers_are_their_places(has_places, caplog):
+  def model(batch, is_training):
+    keys, places = towers.all_rows(dense(batch['x'], 4, 'k'), with_places=True)
+    labels = places if has_places else tf.range(tf.shape(batch['x'])[0])
+    return ce(tf.matmul(dense(batch['x'], 4, 'o'), keys, transpose_b=True), labels)
+
+  messages = judge(model, xy(28), caplog)
+  assert ['with_places=True' in message for message in messages] == [True] * (not has_places)
+
+
 @pytest.mark.parametrize('size', [22, pytest.param(28, marks=pytest.mark.nightly)])
 def test_a_draw_that_does_not_go_by_the_place_of_a_row_is_named(size, caplog, monkeypatch):
   feed = fed_towers.FedTowers._feed

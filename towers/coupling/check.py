@@ -52,9 +52,10 @@ _OP_SECONDS, _SHORT_SECONDS = 2e-3, 0.1
 FIX = ('For batch normalisation use batch_norm=sync; for a mean by weights return '
        'towers.Weighted(losses, weights). What a loss needs of the whole batch is the sum '
        'towers.all_sum(tf.reduce_sum(x, 0)), in place of tf.reduce_sum(x, 0), or its rows '
-       'towers.all_rows(x), in place of x. Inside of a model take tf.gradients of values per '
-       'example or of their sum. A metric that needs the whole split, as an IoU does, is a '
-       'towers.Whole. Draw numbers with a row for each example.')
+       'towers.all_rows(x), in place of x (with_places=True adds where the own ones are). '
+       'Inside of a model take tf.gradients of values per example or of their sum. A metric that '
+       'needs the whole split, as an IoU does, is a towers.Whole. Draw numbers with a row for each '
+       'example.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
 _SIZE_FIX = ('. If the model holds a batch size as a number, it needs batches of one size: use '
