@@ -295,6 +295,7 @@ def test_a_training_of_something_else_is_refused_with_the_line_to_write(program,
      'without a name, and only model may lack one: write its name and = before it.'),
     (lambda: towers.train(model, 3), 'towers.train got an int without a name, and only program'),
     (lambda: towers.train(epochs=3), 'towers.train needs program as well.'),
+    (lambda: towers.export(model, 'served'), 'towers.export needs checkpoint_dir as well.'),
     (lambda: towers.Program(model), 'towers.Program needs train and optimizer and batch_size'),
     (lambda: towers.check(), 'towers.check needs model and examples as well.')])
 def test_an_argument_without_its_name_is_refused_and_a_missing_one(call, message):

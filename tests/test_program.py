@@ -217,6 +217,8 @@ def test_calls_that_cannot_be_answered_are_refused(tmp_path):
          r'takes a program, and got <towers.Session .*: write towers.export\(program'),
         (lambda: towers.export(program, 'a', predict='net', checkpoint_dir='b'),
          "predict is 'net': give a function"),
+        (lambda: towers.export(program, 'a', checkpoint_dir='b'),
+         'predict is None: give a function of parts of a batch, as predict=lambda images'),
         (lambda: session.predict([3.]), r'got None as its function, .*: write session.predict\('),
         (lambda: session.predict(len, [3.]), 'got a list of 1 as its function')):
       with pytest.raises(towers.UsageError, match=message):

@@ -400,9 +400,8 @@ def test_a_dict_of_inputs_is_predicted_as_one_part():
   program = small.program(model, train=towers.from_arrays(({'features': features}, labels)),
                           validation=None)
   with program.session() as session:
-    with pytest.raises(UsageError, match=r'takes inputs, .*as one part, \(\{…\},\)'):
-      session.predict({'features': features}, model.predict)
-    assert session.predict(({'features': features},), model.predict).shape == (13, 3)
+    for batch in ({'features': features}, ({'features': features},)):
+      assert session.predict(batch, model.predict).shape == (13, 3)
 
 
 @pytest.mark.parametrize('loss', ['mse', None])

@@ -238,6 +238,29 @@ def test_of_few_rows_only_the_towers_with_one_compute(monkeypatch):
       assert len(fetched[0][0]) == min(size, 4) == len(fetched[0][1][0])
 
 
+def net_of(left, right):
+  return net(tf.concat([left, right], 1))
+
+
+@pytest.mark.nightly(but='keys')
+@pytest.mark.parametrize('compute', [
+    net_of, lambda features: net_of(**features), lambda **features: net_of(**features)],
+                         ids=['keys', 'whole', 'all'])
+def test_a_dict_of_features_is_taken_by_its_keys_or_whole(compute):
+  features = dict(left=FEATURES[:, :2], right=FEATURES[:, 2:])
+  program = build(
+      of=lambda x, y, name: towers.from_arrays((dict(left=x[:, :2], right=x[:, 2:]), y), name=name),
+      model=lambda batch, is_training: model(
+          (tf.concat([batch[0]['left'], batch[0]['right']], 1), batch[1]), is_training))
+  with program.session() as session:
+    expected = session.predict((features, LABELS), lambda given, labels: net_of(**given))
+    for batch in (features, (features,), (features, LABELS)):
+      np.testing.assert_array_equal(session.predict(batch, compute), expected)
+    with pytest.raises(towers.UsageError, match='takes other, and a batch has 2 parts, the first a '
+                       r'dict with left, right: write predict\(left, right\) with the keys'):
+      session.predict((features, LABELS), lambda left, other: left)
+
+
 @pytest.fixture(scope='module')
 def session():
   """A session that only refuses."""
@@ -248,8 +271,9 @@ def session():
 @pytest.mark.nightly(but=1)
 @pytest.mark.parametrize('compute, message', [
     (lambda features: small.dense(features, 2, 'other'), 'other/.* is no variable of the program'),
-    (lambda features, labels, more: features, 'takes more, and a batch has 2 parts')],
-                         ids=['another variable', 'another part'])
+    (lambda features, labels, more: features, 'takes more, and a batch has 2 parts'),
+    (lambda **features: features, r'takes \*\*features, and a batch has 2 parts: give it a param')],
+                         ids=['another variable', 'another part', 'keys'])
 def test_what_does_not_fit_is_refused(compute, message, session):
   with pytest.raises(towers.UsageError, match=message):
     session.predict((FEATURES, LABELS), compute)

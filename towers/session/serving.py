@@ -1,17 +1,18 @@
 """Serving: what a function of your own predicts of a batch, and its export as a SavedModel.
 
-`predict` takes parts of a batch: of a tuple the first ones, in order; of a dict those that its
-parameters name. It makes the same variables as the model, by the same names.
+`predict` takes parts of a batch: the first ones, in order; or, of a dict that a batch is or begins
+with, the keys that its parameters name. It makes the model's variables, by the same names.
 """
 
 import inspect
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from towers.base.usage_error import UsageError
 from towers.extras import load_extra
 from towers.placement.cluster import read_cluster
+from towers.settings.arguments import with_known_names
 from towers.tensorflow_v1 import Tensor, tf
 from towers.training_graph import TrainingGraph
 
@@ -19,8 +20,10 @@ from towers.training_graph import TrainingGraph
 Predict = Callable[..., Any]
 
 
-def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpoint_dir: str,
-           best_metric: Optional[str] = None, inputs: Optional[Mapping[str, Any]] = None) -> str:
+@with_known_names('export')
+def export(program: TrainingGraph, export_dir: str, *, predict: Optional[Predict] = None,
+           checkpoint_dir: str, best_metric: Optional[str] = None,
+           inputs: Optional[Mapping[str, Any]] = None) -> str:
   """Writes what a program's model predicts as a SavedModel, with the best weights of a run.
 
     def predict(images):                       # The parameters name the inputs.
@@ -37,9 +40,9 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
     program: a `towers.Program`, or another on the same data.
     export_dir: where a folder named after the step is made; one of the same step is replaced once
       the new one is whole.
-    predict: a function of parts of a batch, `[n, ...]` each: of a tuple as many as it has
-      parameters, the first ones; of a dict those that its parameters name, or all by `**features`.
-      It returns a tensor, or a dict of tensors by name, each `[n, ...]`.
+    predict: a function of parts of a batch, `[n, ...]` each: as many as it has parameters, the
+      first ones; of a dict, or of `(dict, labels)`, also the keys that its parameters name, or all
+      by `**features`. It returns a tensor, or a dict of tensors by name, each `[n, ...]`.
     checkpoint_dir: of the run.
     best_metric: of the validations, to choose the weights by; None for that of the run. Without
       any validation, the newest are taken.
@@ -68,48 +71,74 @@ def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpo
 
 
 def call_predict(predict: Predict, batch: Any) -> Any:
-  """Returns what a function returns of its parts of a batch, a tuple or a dict of tensors."""
-  chosen = list(choose_parts(predict, batch))
+  """Returns what a function returns of its parts of a batch, a structure of tensors."""
+  chosen = choose_parts(predict, batch)
   return predict(*[part for _, part, is_named in chosen if not is_named],
                  **{name: part for name, part, is_named in chosen if is_named})
 
 
-def choose_parts(predict: Predict, batch: Any) -> Iterator[Tuple[str, Any, bool]]:
-  """Yields (name, part, whether it is passed by name) of what a function takes of a batch.
+def choose_parts(predict: Predict, batch: Any) -> List[Tuple[str, Any, bool]]:
+  """Returns (name, part, whether it is passed by name) of what a function takes of a batch.
+
+  Where a batch is a dict, or begins with one, a function whose parameters are its keys takes these.
+  Any other takes the parts in order, and a dict by itself is one part.
 
   Raises a UsageError where the parameters do not fit the structure of the batch.
   """
   parameters = list(inspect.signature(predict).parameters.values())
-  if isinstance(batch, dict):
-    yield from ((name, part, True) for name, part in _choose_keys(predict, parameters, batch))
-    return
   parts = batch if isinstance(batch, (list, tuple)) else [batch]
-  position = 0
-  for parameter in parameters:
-    if parameter.kind == parameter.VAR_POSITIONAL:
-      yield from ((f'{parameter.name}_{index}', part, False)
-                  for index, part in enumerate(parts[position:]))
-    elif parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
-      if position == len(parts) or parameter.kind == parameter.KEYWORD_ONLY:
-        raise UsageError(f'{name_function(predict)} takes {parameter.name}, and a batch has '
-                         f'{len(parts)} part{"s" * (len(parts) > 1)}: give it a parameter for each '
-                         'part that it needs, the first ones in order.')
-      yield parameter.name, parts[position], False
-      position += 1
+  if isinstance(parts[0], dict) and _are_keys(predict, parameters, parts):
+    chosen = [(name, part, True) for name, part in _choose_keys(parameters, parts[0])]
+  else:
+    chosen = [(name, part, False) for name, part in _choose_first(predict, parameters, parts)]
+  if not chosen:
+    raise _misfit(predict, ', '.join(map(str, parameters)) or 'nothing', parts)
+  return chosen
 
 
-def _choose_keys(predict, parameters, batch) -> Iterator[Tuple[str, Any]]:
+def _are_keys(predict, parameters, parts) -> bool:
+  """Returns whether all parameters that need a value are keys; refuses some of them."""
+  needed = [parameter for parameter in parameters if parameter.default is parameter.empty
+            and parameter.kind != parameter.VAR_KEYWORD]
+  others = [parameter for parameter in needed
+            if parameter.name not in parts[0] or parameter.kind == parameter.VAR_POSITIONAL]
+  if 0 < len(others) < len(needed):
+    raise _misfit(predict, others[0].name, parts)
+  return not others
+
+
+def _choose_keys(parameters, features) -> Iterator[Tuple[str, Any]]:
   names = [parameter.name for parameter in parameters]
   for parameter in parameters:
     if parameter.kind == parameter.VAR_KEYWORD:
-      yield from ((key, part) for key, part in batch.items() if key not in names)
-    elif parameter.name in batch and parameter.kind != parameter.VAR_POSITIONAL:
-      yield parameter.name, batch[parameter.name]
-    elif parameter.default is parameter.empty:
-      raise UsageError(f'{name_function(predict)} takes {parameter.name}, and a batch is a dict '
-                       f"with {', '.join(map(str, batch))}: call its parameters like the keys that "
-                       'it needs, take all by **features, or give the dict as one part, '
-                       '({…},).')
+      yield from ((key, part) for key, part in features.items() if key not in names)
+    elif parameter.name in features:
+      yield parameter.name, features[parameter.name]
+
+
+def _choose_first(predict, parameters, parts) -> Iterator[Tuple[str, Any]]:
+  position = 0
+  for parameter in parameters:
+    if parameter.kind == parameter.VAR_POSITIONAL:
+      yield from ((f'{parameter.name}_{index}', part)
+                  for index, part in enumerate(parts[position:]))
+    elif parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
+      if position == len(parts) or parameter.kind == parameter.KEYWORD_ONLY:
+        raise _misfit(predict, parameter.name, parts)
+      yield parameter.name, parts[position]
+      position += 1
+
+
+def _misfit(predict, taken, parts) -> UsageError:
+  """Returns the error of a function that takes what a batch does not have."""
+  has = f'has {len(parts)} part{"s" * (len(parts) > 1)}'
+  fix = 'give it a parameter for each part that it needs, the first ones in order'
+  if isinstance(parts[0], dict):
+    keys = ', '.join(map(str, parts[0]))
+    has = f'is a dict with {keys}' if len(parts) == 1 else f'{has}, the first a dict with {keys}'
+    fix = (f'write predict({keys}) with the keys that it needs and nothing else, '
+           'predict(**features), or predict(features), a name that is no key, for the dict itself')
+  return UsageError(f'{name_function(predict)} takes {taken}, and a batch {has}: {fix}.')
 
 
 def classify(build_logits: Callable[[Tensor, bool], Tensor]) -> Predict:

@@ -24,7 +24,8 @@ from towers.update.optimizer_function import takes_gradients
 _IN_KERAS = re.compile(r'(^|\.)(tf_)?keras(\.|$)')
 _NO_DEFAULT = inspect.Parameter.empty
 _Function = TypeVar('_Function', bound=Callable[..., Any])
-_FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train', 'check': 'towers.check'}
+_FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train', 'check': 'towers.check',
+              'export': 'towers.export'}
 # What they take, of which some are other settings on a command line, or none.
 _TAKEN = {'program': {'train', 'validation', 'workers', *(
     field.name for field in dataclasses.fields(ProgramSettings))},
@@ -39,7 +40,7 @@ _VALIDATED = {'none': 'validation=None', 'switch': 'validation=examples',
 
 
 def with_known_names(of: str) -> Callable[[_Function], _Function]:
-  """Returns a decorator for the function that takes the settings of 'program', 'run' or 'check'.
+  """Returns a decorator for the function of users that `of` stands for in `_FUNCTIONS`.
 
   A name that it does not take is then a UsageError, which says what was meant; so are a missing
   one, and an argument without its name.

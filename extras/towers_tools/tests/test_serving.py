@@ -259,11 +259,23 @@ def test_a_model_without_a_prediction_is_refused_before_it_trains(folder, capsys
   assert 'give it to towers.main beside the model' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('structure', ['dict', 'nested'])
+@pytest.mark.parametrize('predict', [
+    lambda x, ids: net(x, ids), lambda features: net(features['x'], features['ids']),
+    lambda **features: net(features['x'], features['ids'])], ids=['keys', 'whole', 'all'])
+def test_a_dict_of_features_is_served_by_its_keys_or_whole(structure, predict):
+  with tf.Graph().as_default():
+    assert set(build_serving(predict, STRUCTURES[structure][0](23)).inputs) == {'x', 'ids'}
+
+
 @pytest.mark.parametrize('structure, predict, message', [
     ('tuple', lambda x, ids, y, more: x, 'takes more, and a batch has 3 parts'),
     ('one', lambda x, y: x, 'takes y, and a batch has 1 part:'),
     ('one', lambda *, x: x, 'takes x, and a batch has 1 part:'),
+    ('one', lambda **features: features, r'takes \*\*features, and a batch has 1 part: give it a '),
     ('dict', lambda x, user: x, 'takes user, and a batch is a dict with '),
+    ('nested', lambda x, y: x, 'takes y, and a batch has 2 parts, the first a dict with x, ids: '),
+    ('dict', lambda inputs: inputs.shape, 'cannot be built on its inputs, x float32 '),
     ('one', lambda x: tf.reduce_sum(x), r'returns output of shape \[\]'),
     ('one', lambda x: {'x': object()}, 'as x: return a tensor'),
     ('one', lambda x: tf.constant([1.0]), r'depends on none of its inputs \(x\)')])

@@ -38,8 +38,7 @@ def prepare_export(export_dir: str, *, predict: Predict, examples: Examples,
   Raises:
     UsageError: the parameters of `predict` do not fit a batch of the examples.
   """
-  for _ in choose_parts(predict, read_types(examples)):
-    pass
+  choose_parts(predict, read_types(examples))
   return functools.partial(write_best, export_dir, predict=predict, examples=examples, **settings)
 
 

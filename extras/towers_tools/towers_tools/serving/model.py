@@ -60,7 +60,8 @@ def build_serving(predict: Predict, examples: Examples, *,
       positional.append(value)
   try:
     returned = call_as_is(predict, *positional, **named)
-  except TypeError as error:  # An op of another dtype, as of a JPEG's bytes for an array.
+  except (AttributeError, TypeError, ValueError) as error:
+    # An op of a dict, or of another dtype, as of a JPEG's bytes for an array.
     given = ', '.join(f'{name} {tensor.dtype.name} {tensor.shape.as_list()}'
                       for name, tensor in inputs.items())
     raise UsageError(f'{name_function(predict)} cannot be built on its inputs, {given}: '
