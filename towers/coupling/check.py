@@ -31,8 +31,7 @@ from towers.coupling.fed_towers import FedTowers, LeftOut, Share, Sides
 from towers.coupling.first_difference import LEAST, NOISE_SHARE, Culprit, describe_culprit
 from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import tf
-from towers.tower.all_towers import SUMS
-from towers.tower.batch_norm.other_layers import JOINED_SUMS
+from towers.tower.all_towers import JOINED_SUMS, SUMS
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.scratch_graph import opened_scratch
 from towers.tower.tower import Tower

@@ -20,11 +20,11 @@ others.
 """
 
 import contextlib
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
-from towers.graph.walk import find_needed
+from towers.graph.walk import find_dependents, find_needed
 from towers.graph.writes import brings_values
 from towers.input.batch import Batch
 from towers.placement.host import HOST
@@ -35,6 +35,8 @@ from towers.tower.tower import ForwardPass
 SUMS = 'towers/all_sums'
 # What each tower has put into them, in the same order.
 OWN_SUMS = 'towers/own_sums'
+# Those of batch normalisation of others.
+JOINED_SUMS = 'towers/joined_sums'
 SUM_GRADIENTS = 'towers/all_sum_gradients'
 # Where in the global batch each tower's rows stand.
 SLOTS = 'towers/slots'
@@ -137,6 +139,17 @@ def is_own(op: Operation, tensors: Any) -> bool:
   batch = {tensor.op for tensor in tf.nest.flatten(tensors)}
   return any(source in batch or source in slots or brings_values(source)
              for source in find_needed([op], by_control=False, without=sums))
+
+
+def leave_out_unfed(ops: Iterable[Operation]) -> None:
+  """Leaves out sums of what nothing feeds, as when a functional model of Keras is built; `ops` are
+  those of a call of the model."""
+  placeholders = [op for op in ops if op.type == 'Placeholder']
+  if placeholders:
+    unfed = find_dependents(placeholders, by_control=False)
+    for key in (SUMS, OWN_SUMS, JOINED_SUMS):
+      sums = tf.get_collection_ref(key)
+      sums[:] = [tensor for tensor in sums if tensor.op not in unfed]
 
 
 def _check(name, x, context, has_shape, advice):

@@ -126,6 +126,36 @@ def by_placeholders(batch, is_training):
   return towers.fed({features: batch[0], labels: batch[1], trains: is_training}, losses)
 
 
+def make_net(*sizes, in_sequence=False):
+  """Returns a model of Keras that is built on inputs of the sizes, before any tower calls it."""
+  keras = load_keras()
+  layers = [keras.layers.Dense(24), keras.layers.BatchNormalization(momentum=0.8),
+            keras.layers.Reshape(SHAPE), keras.layers.BatchNormalization(momentum=0.8),
+            keras.layers.Flatten(), keras.layers.Dense(3, activation='softmax')]
+  if in_sequence:
+    return keras.Sequential([keras.layers.InputLayer(sizes), *layers])
+  inputs = [keras.Input([size]) for size in sizes]
+  x = keras.layers.Concatenate()(inputs) if len(sizes) > 1 else inputs[0]
+  for layer in layers:
+    x = layer(x)
+  return keras.Model(inputs if len(sizes) > 1 else inputs[0], x)
+
+
+def of_keras(*sizes, preprocess=None, **settings):
+  return towers.KerasModel(lambda: make_net(*sizes, **settings), preprocess=preprocess,
+                           loss='sparse_categorical_crossentropy')
+
+
+def by_a_kept_net(batch, is_training):
+  """A functional model that the first tower builds within its own name scope."""
+  (features, labels), graph = batch, tf.get_default_graph()
+  net = _kept.get(graph) or _kept.setdefault(graph, make_net(5))
+  outputs = net(features, training=is_training)
+  for update in net.get_updates_for(features):
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
+
+
 LAYERS = {
     'placeholders': by_placeholders,
     'fused': normed(by_layers()),
@@ -148,6 +178,12 @@ LAYERS = {
         'slim, not fused': normed(lambda *given: by_slim(*given, fused=False)),
         'slim, zero debias': normed(lambda *given: by_slim(*given, zero_debias_moving_mean=True))}
        if IS_TF1 else {})}
+# Built on placeholders that nothing feeds.
+NETS = {
+    'functional': of_keras(5),
+    'sequence': of_keras(5, in_sequence=True),
+    'two inputs': of_keras(2, 3, preprocess=lambda x: [x[:, :2], x[:, 2:]]),
+    'kept net': by_a_kept_net}
 
 
 def train(model, **settings):
@@ -182,16 +218,20 @@ POINTS = [(layer, settings) for layer in LAYERS for settings in SETTINGS
           if (layer, settings) not in [('renorm', 'pieces'), ('keras', 'tower')]]
 # Each layer once, with each of the settings in turn.
 CHOSEN = [POINTS[number * (len(SETTINGS) + 1) % len(POINTS)] for number in range(len(LAYERS))]
+# Each tower calls the net that the first has built.
+SETTINGS['calls'] = dict(num_towers=2, validates=True, tower_build='reuse')
+CHOSEN += [('functional', 'clones'), ('functional', 'calls')]
+POINTS += [(net, settings) for net in NETS for settings in SETTINGS if settings != 'tower']
 
 
 @pytest.mark.parametrize('layer, settings', small.nightly_but(CHOSEN, POINTS))
 def test_towers_are_the_one_on_which_nothing_is_replaced(layer, settings, monkeypatch):
   monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
-  settings = SETTINGS[settings]
+  settings, model = SETTINGS[settings], {**LAYERS, **NETS}[layer]
   alike = {name: settings[name] for name in ('validates', 'accumulate', 'batch_size', 'last_batch')
            if name in settings}
-  expected = train(LAYERS[layer], num_towers=1, **{**alike, 'batch_norm': 'first'})
-  assert_same(train(LAYERS[layer], **settings), expected)
+  expected = train(model, num_towers=1, **{**alike, 'batch_norm': 'first'})
+  assert_same(train(model, **settings), expected)
   assert any('moving' in name.lower() for name in expected[1])
 
 
