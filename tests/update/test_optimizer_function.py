@@ -97,6 +97,31 @@ def test_an_optimizer_of_ones_own_returns_its_update(variables):
     small.program(num_towers=2, variables=variables, optimizer=Forgetful(0.1))
 
 
+def clipped(grads_and_vars, global_step):
+  gradients, variables = zip(*grads_and_vars)
+  gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
+  return tf.train.GradientDescentOptimizer(1.0).apply_gradients(zip(gradients, variables))
+
+
+def tied(batch, is_training):
+  """Looks up rows of a table that it also multiplies by."""
+  features, labels = batch
+  table = tf.get_variable('table', [small.NUM_CLASSES, 4])
+  x = small.dense(features, 4, 'hidden') + tf.nn.embedding_lookup(table, labels)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=tf.matmul(x, table, transpose_b=True))
+
+
+@pytest.mark.parametrize('settings', small.nightly_but(SETTINGS[1:2], SETTINGS[1:]),
+                         ids=lambda settings: '-'.join(settings))
+def test_a_norm_of_ones_own_is_one_towers_where_a_table_is_tied(settings, tmp_path):
+  losses, _, variables = read(str(tmp_path / 'some'), model=tied, optimizer=clipped, **settings)
+  expected_losses, _, expected = read(str(tmp_path / 'one'), model=tied, optimizer=clipped,
+                                      num_towers=1)
+  assert losses == pytest.approx(expected_losses, rel=1e-5)
+  small.assert_same_weights(variables, expected)
+
+
 def test_groups_may_have_functions():
   program = small.program(optimizer={
       'hidden': towers.Every(2, momentum), 'logits': tf.train.GradientDescentOptimizer(0.1)})

@@ -38,7 +38,13 @@ from towers.tensorflow_v1.devices import (
 )
 from towers.tensorflow_v1.graph_import import import_placed
 from towers.tensorflow_v1.norms import other_norms
-from towers.tensorflow_v1.ops import control_flow_v1, replaced, select, without_zeros
+from towers.tensorflow_v1.ops import (
+  control_flow_v1,
+  dense_where_mixed,
+  replaced,
+  select,
+  without_zeros,
+)
 from towers.tensorflow_v1.rewiring import replace_tensor, stop_waiting
 from towers.tensorflow_v1.sessions import (
     CountedSession,

@@ -11,6 +11,7 @@ from towers.tensorflow_v1.types import Operation, Tensor
 
 if IS_1:
   from tensorflow.python.ops import control_flow_ops as control_flow_state
+  from tensorflow.python.ops import gradients_util
 else:
   from tensorflow.python.ops import control_flow_state
 
@@ -55,6 +56,29 @@ def replaced(*names: Tuple[Any, str, Any]) -> Iterator[None]:
 def control_flow_v1() -> ContextManager[None]:
   """Lets `tf.cond` and `tf.while_loop` make ops of the graph, never functions; a context."""
   return replaced((control_flow_util, 'ENABLE_CONTROL_FLOW_V2', False))
+
+
+def dense_where_mixed() -> ContextManager[None]:
+  """Lets the gradient of a table that is also read as a whole be dense, as on 2.x; a context.
+
+  1.14 adds all rows of the table to those that are looked up: of several towers, several times.
+  """
+  if not IS_1:
+    return contextlib.nullcontext()
+  aggregate = gradients_util._AggregateIndexedSlicesGradients
+
+  def add_up(gradients):
+    if any(isinstance(gradient, tf.Tensor) for gradient in gradients):
+      return tf.add_n([_as_dense(gradient) for gradient in gradients if gradient is not None])
+    return aggregate(gradients)
+
+  return replaced((gradients_util, '_AggregateIndexedSlicesGradients', add_up))
+
+
+def _as_dense(gradient):
+  if isinstance(gradient, tf.Tensor):
+    return gradient
+  return tf.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
 
 
 def without_zeros(is_left_out: Callable[[Operation], Any]) -> ContextManager[None]:

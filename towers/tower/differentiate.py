@@ -3,7 +3,7 @@
 from typing import List, Optional, Sequence
 
 from towers.graph.ordered_sum import keep_order
-from towers.tensorflow_v1 import Gradient, Variable, control_flow_v1, tf
+from towers.tensorflow_v1 import Gradient, Variable, control_flow_v1, dense_where_mixed, tf
 from towers.tower.all_towers import SUM_GRADIENTS
 from towers.tower.batch_norm_layer import gradients_of_training
 from towers.tower.precision import LARGEST_HALF_SCALE, Precision
@@ -20,7 +20,7 @@ def differentiate(forward: ForwardPass, variables: Sequence[Variable], recording
     # Differentiate the sum and pass the share as its output gradient: saves the ops of a division.
     weight = _find_scale(precision, global_batch.num_micro_batches) / global_batch.divisor
     total = forward.sums['loss']
-    with gradients_of_training(), control_flow_v1():
+    with gradients_of_training(), control_flow_v1(), dense_where_mixed():
       gradients = forward.batch.zero_if_empty(tf.gradients(
           total, list(variables), [tf.convert_to_tensor(weight, total.dtype)]))
   made = recording.list_ops()[num_ops:]
