@@ -45,10 +45,10 @@ def by_keras(x, is_training):
   """A layer object that all towers call: those after the first name their ops after the first."""
   make = load_keras().layers.BatchNormalization
   layer = _kept.get(x.graph) or _kept.setdefault(x.graph, make(momentum=0.8, name='kept'))
-  x = layer(x, training=is_training)
-  for update in layer.updates[-2:]:
+  y = layer(x, training=is_training)
+  for update in layer.get_updates_for(x):
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
-  return x
+  return y
 
 
 def by_slim(x, is_training, **settings):

@@ -71,8 +71,9 @@ def _check(kind, tower):
   if averages and not tower.update_ops and not find_step_writes([tower.loss]).early:
     raise UsageError(f'Nothing updates {averages[0]} and {len(averages) - 1} more moving averages, '
                      'so that validation would use their initial values: add their updates to '
-                     'tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer its `updates`), or '
-                     'use towers.tower.batch_norm_layer.batch_norm.')
+                     'tf.GraphKeys.UPDATE_OPS in the model (of Keras those that '
+                     'layer.get_updates_for(inputs) lists), or use '
+                     'towers.tower.batch_norm_layer.batch_norm.')
   if kind == 'mean' and averages and not match_towers(BATCH_MOMENTS, [tower.scope]):
     raise UsageError('batch_norm=mean needs layers that share their moments between towers, as '
                      f'towers.tower.batch_norm_layer.batch_norm does; the model\'s own, with '
