@@ -5,7 +5,6 @@
   validation examples ────┘ where is_validating is fed          └──► validation
 """
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -134,8 +133,6 @@ class TrainingGraph:
         devices=train_devices, placement=self.placement.kind, seed=settings.seed, rank=workers.rank)
     self.precision = build_precision(
         settings.precision, devices=train_devices, loss_scale=settings.loss_scale)
-    with contextlib.suppress(UsageError):  # Which comes again, after what the model does wrong.
-      get_global_step()  # For a model's tf.train.get_global_step().
     self.towers = build_towers(
         model, self.batches, devices=train_devices, store=store, is_training=is_training,
         batch_norm=settings.batch_norm, accumulate=accumulate, build=settings.tower_build,

@@ -248,7 +248,7 @@ def test_a_loss_of_nan_is_handled_by_all_workers_alike(policy, tmp_path):
   flags = ['--steps=20', '--checkpoint_every=3steps', f'--on_nan={policy}',
            f'--checkpoint_dir={tmp_path}']
   said = run_process_cluster(flags, fault='NaN', codes=(0, 0) if policy == 'skip' else (3, 3))
-  assert 'in tower 0 the loss is nan' in said[1] and 'another worker' in said[0]
+  assert 'in tower 0 component 0 of the batch holds NaN' in said[1] and 'another worker' in said[0]
   if policy == 'skip':
     assert list_steps(str(tmp_path))[0] == 20
     assert [text.count('it is skipped') for text in said] == [4, 4]

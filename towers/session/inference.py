@@ -26,7 +26,6 @@ from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
 from towers.input.batch import Batch
 from towers.input.plan import dealt
-from towers.placement.counters import get_global_step
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.host import HOST
 from towers.placement.set_values import keep_set_values
@@ -132,7 +131,6 @@ class Forward:
       whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
-        get_global_step()  # The model may ask for it.
         towers = [build_forward(call, batch, record_tower(device), index=index)
                   for index, (batch, device) in enumerate(zip(whole.batches, names))]
         join_sums(towers)

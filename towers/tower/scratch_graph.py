@@ -8,7 +8,6 @@ from towers.graph.walk import find_needed, list_ops
 from towers.input.batch import Batch
 from towers.input.row_offsets import build_row_offsets
 from towers.placement import variables
-from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import joining
@@ -58,7 +57,6 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
         store=variables.build_variable_store(devices=[HOST]),
         is_training=tf.placeholder_with_default(True, []) if tf.is_tensor(
             call.is_training) else True)
-    get_global_step()  # The model may ask for it.
     with tf.device(HOST):
       step = tf.constant(0, tf.int64)
     calls: List[ScratchCall] = []
