@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 
 from towers.base.garbage_collector import uncollected
 from towers.base.output import write_line
-from towers.base.usage_error import UsageError, find_own_line
+from towers.base.usage_error import UsageError
 from towers.data.examples import BY_HAND, ENDLESS, Examples
 from towers.graph.walk import find_dependents
 from towers.graph.writes import StepWrites, find_left_out, find_step_writes
@@ -264,16 +264,7 @@ class TrainingGraph:
   def _build_update(self):
     """Builds the update of all weights, and what it says of its input."""
     given = self.given
-    try:
-      self.learning_rate = choose_rate(given.optimizer, given.learning_rate, self.plan)
-    except (TypeError, ValueError) as error:  # Of a function of the user.
-      if isinstance(error, UsageError):
-        raise
-      line = find_own_line(error.__traceback__)
-      raise UsageError(
-          f'The function learning_rate fails{f" at {line}" if line else ""}: {error}. It gets the '
-          'plan, once, and no step: take tf.train.get_global_step() inside, as learning_rate='
-          'lambda plan: tf.train.cosine_decay(0.1, tf.train.get_global_step(), 1000).') from error
+    self.learning_rate = choose_rate(given.optimizer, given.learning_rate, self.plan)
     self._groups = build_groups(
         given.optimizer, self.learning_rate,
         [variable.op.name for variable in tf.trainable_variables()],

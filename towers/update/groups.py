@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from towers.base.usage_error import UsageError, check_parameters
+from towers.base.usage_error import UsageError, check_parameters, find_own_line
 from towers.input.plan import Plan
 from towers.placement.host import HOST
 from towers.placement.patterns import choose, shorten
@@ -26,6 +26,9 @@ from towers.update.optimizer_function import FunctionOptimizer, Update, takes_gr
 # A learning rate that never changes is a float.
 Rate = Union[float, Tensor]
 OneOptimizer = Union[Optimizer, Callable[[Rate], Optimizer], Update]
+# How messages write a rate that falls.
+_DECAY = ('learning_rate=lambda plan: tf.train.cosine_decay(0.1, tf.train.get_global_step(), '
+          '1000)')
 
 
 class Every(NamedTuple):
@@ -189,19 +192,29 @@ def choose_rate(optimizer: Optimizers,
                      'own rate: give optimizer as a function of the rate, as `lambda rate: '
                      'tf.train.MomentumOptimizer(rate, 0.9)`, or leave learning_rate out.')
   if learning_rate is not None:
-    if callable(learning_rate):
-      check_parameters(learning_rate, 'learning_rate', 'plan',
-                       fix='write learning_rate=lambda plan: …')
     with tf.device(HOST):
-      rate = _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
+      rate = _as_rate(_call(learning_rate, plan) if callable(learning_rate) else learning_rate)
     if isinstance(rate, float) and not 0 <= rate < np.inf:
       raise UsageError(f'learning_rate={rate:g}: it must be a finite number of at least 0.')
     if getattr(rate, 'graph', None) not in (None, tf.get_default_graph()):
       raise UsageError(f'learning_rate is {rate!r} of another graph than the program: give a '
-                       'function that makes it, as learning_rate=lambda plan: '
-                       'tf.train.cosine_decay(0.1, tf.train.get_global_step(), 1000).')
+                       f'function that makes it, as {_DECAY}.')
     return rate
   return _read_rate(optimizers[0])
+
+
+def _call(learning_rate, plan):
+  """Returns the rate that a function of the plan makes."""
+  check_parameters(learning_rate, 'learning_rate', 'plan', fix='write learning_rate=lambda plan: …')
+  try:
+    return learning_rate(plan)
+  except UsageError:
+    raise
+  except (TypeError, ValueError) as error:
+    line = find_own_line(error.__traceback__)
+    raise UsageError(
+        f'The function learning_rate fails{f" at {line}" if line else ""}: {error}. It gets the '
+        f'plan, once, and no step: take tf.train.get_global_step() inside, as {_DECAY}.') from error
 
 
 def _as_rate(rate: Any) -> Rate:
