@@ -39,8 +39,7 @@ class Watchdog:
   """
 
   def __init__(self, *, limit_seconds: float, on_stall: Callable[[str], Any] = end_process):
-    """Takes the longest that a run of the session may take, and what a thread calls with a reason.
-    """
+    """Takes the longest that a run may take, and what a thread calls with the reason of a stall."""
     self._limit_seconds = limit_seconds
     self._on_stall = on_stall
     self.engine: Optional[Engine] = None
