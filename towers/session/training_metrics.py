@@ -12,7 +12,7 @@ import numpy as np
 from towers.training_graph import TrainingGraph
 
 _FIRST_LOSSES = 5
-_MOST_KEPT = 100
+_MOST_KEPT = 1000
 
 
 class TrainingMetrics:
