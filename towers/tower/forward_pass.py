@@ -61,7 +61,8 @@ def build_outputs(call: ModelCall, batch: Batch, device: str, *, index: int) -> 
   with tf.device(device), tf.name_scope(f'tower_{index}') as scope:
     returned = call.compute(batch.tensors, index=index, scope=scope)
   ops = [op for op in tf.get_default_graph().get_operations() if op not in call.store.initial_ops]
-  tie_draws(ops, call.draws, tower=index, scope=scope, batch=batch)
+  tie_draws(ops, call.draws, tower=index, scope=scope, batch=batch,
+            call_in_scratch=functools.partial(call_in_scratch, call, batch, scope))
   return returned
 
 
