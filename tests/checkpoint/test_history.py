@@ -62,9 +62,12 @@ def test_a_best_of_the_other_direction_is_found_anew_with_a_line(before, now, to
 
 def test_a_folder_of_an_unknown_metric_asks_for_its_direction(tmp_path):
   (tmp_path / HISTORY).write_text('{"validations": [], "rollbacks": [], "metric": "distance"}')
+  history, told = History(), History(metric='min:distance')
+  history.read(str(tmp_path), 9)
   with pytest.raises(UsageError, match='best_metric=min:distance or best_metric=max:distance'):
-    History().read(str(tmp_path), 9)
-  History(metric='min:distance').read(str(tmp_path), 9, pytest.fail)
+    history.check_metric()
+  told.read(str(tmp_path), 9, pytest.fail)
+  told.check_metric()
 
 
 def test_nothing_but_nan_is_never_the_best_and_stops():
@@ -90,9 +93,18 @@ def test_no_file_is_no_warning(tmp_path):
   History().read(str(tmp_path), 5, pytest.fail)
 
 
-def test_a_metric_that_nobody_measures_is_named():
-  with pytest.raises(UsageError, match='best_metric=f1: validation measures loss, accuracy'):
-    History(metric='f1').check_metric(['loss', 'accuracy'])
+@pytest.mark.parametrize('metric, message', [
+    ('f1', 'best_metric=f1: validation measures loss, accuracy, distance; choose one of these.'),
+    ('acuracy', 'best_metric=acuracy: validation measures loss, accuracy, distance; '
+     'did you mean accuracy?'),
+    ('max:distence', 'best_metric=distence: validation measures loss, accuracy, distance; '
+     'did you mean distance?'),
+    ('distance', 'best_metric=distance: the name does not say whether the smallest or the largest '
+     'is the best. Write best_metric=min:distance or best_metric=max:distance.')])
+def test_a_metric_that_nobody_measures_or_without_direction_is_named(metric, message):
+  with pytest.raises(UsageError) as caught:
+    History(metric=metric).check_metric(['loss', 'accuracy', 'distance'])
+  assert str(caught.value) == message
 
 
 def test_another_length_is_told_where_the_rate_falls_over_the_run(tmp_path, capsys):

@@ -381,8 +381,10 @@ def test_the_direction_of_the_best_is_the_same_wherever_it_is_said(tmp_path, cap
       assert session.restore(folder, best=True, best_metric=best_metric).endswith(f'-{step}')
     [line] = [line for line in capsys.readouterr().out.splitlines() if 'smallest distance' in line]
     assert 'was the largest distance, and is the smallest distance now' in line
-    with pytest.raises(towers.UsageError, match='best_metric=min:distance or'):
-      session.restore(folder, best=True, best_metric='distance')
+    for ask in (lambda: session.restore(folder, best=True, best_metric='distance'),
+                lambda: towers.train(program, steps=1, best_metric='distance')):
+      with pytest.raises(towers.UsageError, match='best_metric=min:distance or'):
+        ask()
   for best_metric, step in ((None, largest), ('min:distance', smallest)):
     assert towers.evaluate(folder, distant, small.random_examples(11, seed=1), device='cpu',
                            best_metric=best_metric)['distance'] == pytest.approx(found[step])

@@ -259,10 +259,13 @@ def test_a_callback_sees_the_weights_that_were_measured_and_its_warnings(setting
 
 
 @pytest.mark.parametrize('raises, step, settings', [
-    (None, STEPS, {}), ('a callback', 5, {}), ('a start', 0, dict(best_metric='min:distance')),
-    ('on_close', STEPS, {})])
-def test_on_close_comes_last_in_order_and_replaces_no_error(raises, step, settings, capsys):
-  closed = []
+    (None, STEPS, {}), ('a callback', 5, {}),
+    ('a start', 0, dict(optimizer=tf.train.AdamOptimizer())), ('on_close', STEPS, {})])
+def test_on_close_comes_last_in_order_and_replaces_no_error(
+    raises, step, settings, tmp_path, capsys):
+  closed, folder = [], str(tmp_path) if raises == 'a start' else None
+  if folder:
+    towers.train(build(), steps=1, quiet=True, checkpoint_dir=folder)
 
   class Closes(towers.Callback):
     def on_step(self, run):
@@ -278,7 +281,8 @@ def test_on_close_comes_last_in_order_and_replaces_no_error(raises, step, settin
   error = {None: None, 'a callback': KeyError, 'a start': towers.UsageError,
            'on_close': ValueError}[raises]
   with pytest.raises(error) if error else contextlib.nullcontext():
-    towers.train(build(), steps=STEPS, quiet=True, callbacks=[first, second], **settings)
+    towers.train(build(**settings), steps=STEPS, quiet=True, callbacks=[first, second],
+                 checkpoint_dir=folder)
   assert closed == [(each, step, step > 0) for each in (first, second)]
   assert ('WARNING: Closes.on_close has failed: ValueError: of on_close' in capsys.readouterr().out
           ) == (raises in ('a callback', 'a start'))

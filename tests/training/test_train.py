@@ -148,13 +148,13 @@ def test_a_script_of_fifteen_lines_survives_a_kill(workers, tmp_path):
   assert 'convnet' not in (tmp_path / 'b.html').read_text()
 
 
-@pytest.mark.nightly(but=['settings6-keep_checkpoints=0', 'settings3-best_metric=f1'])
+@pytest.mark.nightly(but=['settings5-keep_checkpoints=0',
+                             'settings3-measures loss, accuracy; did you mean accuracy'])
 @pytest.mark.parametrize('settings, message', [
     (dict(epochs=1, steps=2), 'both set the length'),
     (dict(validate_every='often'), 'validate_every=often'),
     (dict(on_nan='rollback', checkpoint_dir='x'), 'on_nan=rollback lowers the learning rate'),
-    (dict(best_metric='f1'), 'best_metric=f1'),
-    (dict(best_metric='distance'), 'Write best_metric=min:distance or best_metric=max:distance'),
+    (dict(best_metric='acuracy'), 'measures loss, accuracy; did you mean accuracy'),
     (dict(callbacks=['print']), 'give a towers.Callback, or a function'),
     (dict(keep_checkpoints=0), 'keep_checkpoints=0'),
     (dict(early_stopping=2), 'early_stopping=2 needs validation')])

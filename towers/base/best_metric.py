@@ -8,8 +8,6 @@
 import re
 from typing import NamedTuple
 
-from towers.base.usage_error import UsageError
-
 # A name is cut into words, and the last of them counts: `val_loss` is a loss, `loss_scale` is none.
 _KNOWN = {
     'min': ' loss losses error errors err cost mse rmse msle rmsle mae mape perplexity ppl nll '
@@ -24,7 +22,7 @@ _TURNING = re.compile(r'^1 |\b(neg|negative|minus|inverse|non|not|no)\b')
 
 
 class BestMetric(NamedTuple):
-  """A metric by its name, and 'min' or 'max': which of its values is the best."""
+  """A metric by its name, and 'min' or 'max': which of its values is the best; '' if unknown."""
   name: str
   mode: str
 
@@ -42,15 +40,11 @@ class BestMetric(NamedTuple):
 
 
 def parse_best_metric(text: str) -> BestMetric:
-  """Returns the metric of 'rmse' or 'min:rmse'; refuses an unknown name without a direction."""
+  """Returns the metric of 'rmse' or 'min:rmse'; `History.check_metric` refuses what is none."""
   mode, colon, name = text.partition(':')
-  if not (colon and name and mode in ('min', 'max')):
-    mode, name = _find_mode(text), text
-  if not mode:
-    raise UsageError(f'best_metric={text}: the name does not say whether the smallest or the '
-                     f'largest is the best. Write best_metric=min:{text} or '
-                     f'best_metric=max:{text}.')
-  return BestMetric(name, mode)
+  if colon and name and mode in ('min', 'max'):
+    return BestMetric(name, mode)
+  return BestMetric(text, _find_mode(text))
 
 
 def _find_mode(name):

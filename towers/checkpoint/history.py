@@ -18,6 +18,7 @@ from towers.base.best_metric import BestMetric, parse_best_metric
 from towers.base.json_files import recall, seal
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
+from towers.settings.table import find_meant
 from towers.whole import find_numbers
 
 HISTORY = 'history.json'
@@ -114,12 +115,21 @@ class History:
     return seal(self.content) + '\n'
 
   def check_metric(self, names: Sequence[str] = ()) -> None:
-    """Raises a UsageError if validation does not measure, or did not, the metric of the best."""
+    """Raises a UsageError if the metric of the best has no direction, or is not measured.
+
+    `names` are those that validation measures; without any, those that it has measured count.
+    """
     names = names or sorted({name for validation in self._validations for name in validation
                              if name != 'step'})
-    if names and self.metric.name not in names:
-      raise UsageError(f"best_metric={self.metric.name}: validation measures "
-                       f"{', '.join(names)}; choose one of these.")
+    name, mode = self.metric
+    if names and name not in names:
+      meant = find_meant(name, names)
+      raise UsageError(f"best_metric={name}: validation measures {', '.join(names)}; "
+                       f"{f'did you mean {meant[0]}?' if meant else 'choose one of these.'}")
+    if not mode:
+      raise UsageError(f'best_metric={name}: the name does not say whether the smallest or the '
+                       f'largest is the best. Write best_metric=min:{name} or '
+                       f'best_metric=max:{name}.')
 
   def read(self, folder: str, step: int, warn: Callable[[str], None] = write_line) -> None:
     """Reads the history in a folder as it was after `step` updates; warns if it cannot."""

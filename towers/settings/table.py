@@ -9,7 +9,6 @@ import difflib
 import functools
 from typing import Any, Dict, List, Mapping, Sequence
 
-from towers.base.best_metric import parse_best_metric
 from towers.data import DATA_SETS
 from towers.data.augment import KINDS
 from towers.data.bad_records import POLICIES
@@ -41,11 +40,6 @@ def _depth(value):
 
 def _recomputed(value):
   parse_recompute(value)
-  return ''
-
-
-def _best_metric(value):
-  parse_best_metric(value)
   return ''
 
 
@@ -212,7 +206,7 @@ GROUPS = {
         _run('new_data', bool, False, 'go on with a checkpoint of other training data: weights, '
              'slots and step stay'),
         _run('best_metric', Text, 'loss', 'metric of the best validation, as accuracy or rmse; '
-             'min:name and max:name give the direction', _best_metric),
+             'min:name and max:name give the direction'),
         _run('early_stopping', int, None,
              'stop after this many validations in a row without a new best', _at_least(1)),
         _run('on_full_disk', str, 'warn', 'when a checkpoint cannot be written', ('warn', 'stop'),

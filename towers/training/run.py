@@ -189,6 +189,7 @@ class Run:
     `described` is what `describe_run` is to say besides.
     """
     cluster, settings = read_cluster(os.environ), self._settings
+    self._history.check_metric(program.validation.all_names if program.validation else ())
     if cluster.is_evaluator:
       load_extra('an evaluator')(program, settings, startup=self._startup)
       return {}
@@ -232,8 +233,6 @@ class Run:
       reached: the steps that were done there; what comes before is taken again.
     """
     settings, startup, worker = self._settings, self._startup, self._worker
-    if program.validation is not None:
-      self._history.check_metric(program.validation.all_names)
     if settings.keeps_curves:
       program.build_gradient_norm()
     self.program, self._callbacks = program, Callbacks(self, (), self._users)
