@@ -11,10 +11,12 @@ import time
 
 import pytest
 
+import towers
+from tests.harness import small
 from tests.harness.loaded_process import LoadedProcess
 from tests.harness.processes import running, wait_until
 from tests.harness.small import diagonal
-from towers.process.signals import Signals
+from towers.process.signals import Interrupted, Signals
 
 GONE_SECONDS = 10.0
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -75,6 +77,17 @@ def test_a_run_ends_by_a_signal_and_goes_on_from_what_it_has_saved(
   saved = re.findall(r'resumes from step (\d+)', errors)
   assert [path.name for path in tmp_path.glob('*.index')] == [
       f'model.ckpt-{step}.index' for step in saved]
+
+
+@pytest.mark.parametrize('settings', [{}, dict(num_towers=2, accumulate=2)])
+def test_a_run_of_short_steps_ends_after_the_step_in_which_the_signal_came(settings, tmp_path):
+  def send(step, loss):
+    if step == 7:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  program = small.program(train=small.random_examples(64), batch_size=4, **settings)
+  with pytest.raises(Interrupted, match='ended after step 7; started again, the run resumes from s'):
+    towers.train(program, steps=1000, callbacks=[send], checkpoint_dir=str(tmp_path), quiet=True)
 
 
 # A run without TensorFlow, which saves by making a file.
@@ -185,21 +198,24 @@ def test_under_nohup_a_closed_terminal_ends_nothing():
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize('is_answered', [False, True])
+@pytest.mark.parametrize('is_answered', [False, 'before it is read', 'after'])
 def test_it_waits_for_a_run_that_saves_but_not_for_one_that_does_not_answer(is_answered):
-  codes, left = [], threading.Event()
+  codes, left, read = [], threading.Event(), threading.Event()
   handlers = [signal.getsignal(number) for number in HANDLED]
   clock = [0.0]
   signals = Signals(leave=lambda code: (codes.append(code), left.set()), clock=lambda: clock[0])
   with signals:
-    signals.leave_to_run(lambda: 0.001)
+    signals.leave_to_run(lambda: read.set() or 0.001)
+    if is_answered == 'before it is read':
+      signals.answer()
     os.kill(os.getpid(), signal.SIGTERM)
-    wait_until(lambda: signals.received is not None)
-    if is_answered:
+    assert signals.received == signal.SIGTERM  # At once, and not when the thread has its turn.
+    assert read.wait(20)
+    if is_answered == 'after':
       signals.answer()
     clock[0] = 100.0
     signals.look_again()
-    assert left.wait(0.5 if is_answered else 20) != is_answered
+    assert left.wait(0.5 if is_answered else 20) != bool(is_answered)
     if is_answered:
       signals.has_saved()
       clock[0] = 103.0

@@ -10,25 +10,34 @@ import contextlib
 import os
 import signal
 import threading
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def wake(number: int, frame: Any) -> None:
-  """Handles a signal that a thread answers: does nothing, but a handler makes Python tell it."""
+class FirstSignal:
+  """The handler of signals that a thread answers, which Python wakes only if there is a handler.
+
+  Attributes:
+    received: the number of the first signal, or None.
+  """
+
+  received: Optional[int] = None
+
+  def __call__(self, number: int, frame: Any) -> None:
+    """Keeps the first."""
+    self.received = self.received or number
 
 
 @contextlib.contextmanager
 def default_signals() -> Iterator[None]:
-  """Opens a context in which signals that `wake` handles end the process by themselves."""
+  """Opens a context in which what a `FirstSignal` handles ends the process by itself."""
   # The kernel never ends the first process of a container.
   is_able = threading.current_thread() is threading.main_thread() and os.getpid() != 1
-  numbers = [number for number in HANDLED if signal.getsignal(number) is wake and is_able]
-  for number in numbers:
-    signal.signal(number, signal.SIG_DFL)
+  handlers = {number: signal.signal(number, signal.SIG_DFL) for number in HANDLED
+              if is_able and isinstance(signal.getsignal(number), FirstSignal)}
   try:
     yield
   finally:
-    for number in numbers:
-      signal.signal(number, wake)
+    for number, handler in handlers.items():
+      signal.signal(number, handler)

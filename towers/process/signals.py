@@ -4,15 +4,17 @@
   first       exits at once      finishes the session's run, saves, exits
   second                         exits at once
 
-Python runs a signal handler between two bytecodes of the main thread, so never while that waits for
-a step that does not end. Here the signal itself wakes a thread (`signal.set_wakeup_fd`), which ends
-the process if the main thread cannot; while TensorFlow loads, `default_signals` does. Exit codes
-are those of a shell: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP, which a terminal sends when
-it is closed. In a notebook the process is the kernel, with all that the user has there: Ctrl-C ends
-its cell by a KeyboardInterrupt instead.
+Python runs a signal handler between two bytecodes of the main thread: after a step at once, but
+never while it waits for one that does not end. So the handler tells the run, and the signal itself
+wakes a thread (`signal.set_wakeup_fd`), which says so, and ends the process if the main thread
+cannot; while TensorFlow loads, `default_signals` does. Exit codes are those of a shell: 130 for
+SIGINT, 143 for SIGTERM, 129 for SIGHUP, which a terminal sends when it is closed. In a notebook the
+process is the kernel, with all that the user has there: Ctrl-C ends its cell by a KeyboardInterrupt
+instead.
 """
 
 import _thread
+import math
 import os
 import select
 import signal
@@ -21,7 +23,7 @@ import threading
 import time
 from typing import Any, Callable, List, Optional
 
-from towers.base.default_signals import HANDLED, wake
+from towers.base.default_signals import HANDLED, FirstSignal
 from towers.base.output import is_notebook, write_at_once
 from towers.base.usage_error import ToldError
 from towers.process.threads import start_thread
@@ -55,20 +57,17 @@ def find_handled() -> List[int]:
           if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
-class Signals:
-  """Handles signals as above while entered.
-
-  Attributes:
-    received: the number of the first signal, for the run to act upon, or None.
-  """
+class Signals(FirstSignal):
+  """Handles signals as above while entered: a run acts upon the first that is `received`."""
 
   def __init__(self, *, leave: Callable[[int], Any] = os._exit,
                clock: Callable[[], float] = time.monotonic):
     """Takes `leave(exit_code)`, which ends the process, and a clock in seconds."""
-    self.received: Optional[int] = None
     self._step_seconds: Optional[Callable[[], float]] = None
-    self._deadline: Optional[float] = None
-    self._late = ''
+    # Of the thread, and of the run, which may answer before the thread has read the signal.
+    self._first: Optional[int] = None
+    self._answer_by = math.inf
+    self._is_answered, self._close_by = False, math.inf
     self._in_cell, self._ends_cell = is_notebook(sys.stdout), False
     self._leave = leave
     self._clock = clock
@@ -80,8 +79,7 @@ class Signals:
       self._reader, self._waker = os.pipe()
       os.set_blocking(self._waker, False)
       self._outer_waker = signal.set_wakeup_fd(self._waker)
-      # The thread does all the work, but Python writes to the pipe only for signals with a handler.
-      self._outer = {number: signal.signal(number, wake) for number in find_handled()}
+      self._outer = {number: signal.signal(number, self) for number in find_handled()}
       if self._in_cell:
         signal.signal(signal.SIGINT, self._interrupt)
       self._thread = start_thread(self._watch, 'signals')
@@ -103,18 +101,12 @@ class Signals:
 
   def answer(self) -> None:
     """Says that the run is saving, which may take any time."""
-    self._deadline = None
+    self._is_answered = True
     self.look_again()
 
   def has_saved(self) -> None:
     """Says that the run has saved, and gives it little time to exit."""
-    if self.received is not None:  # Else another worker got the signal.
-      self._set_deadline(
-          _SECONDS_TO_CLOSE, 'saved; left without closing the session, which takes too long')
-
-  def _set_deadline(self, seconds, late):
-    self._late = late
-    self._deadline = self._clock() + seconds
+    self._close_by = self._clock() + _SECONDS_TO_CLOSE
     self.look_again()
 
   def look_again(self) -> None:
@@ -127,26 +119,33 @@ class Signals:
     poll = select.poll()  # Unlike select, it takes file descriptors above 1023.
     poll.register(self._reader, select.POLLIN)
     while True:
-      deadline = self._deadline
-      milliseconds = None if deadline is None else 1e3 * max(0.0, deadline - self._clock())
+      deadline = self._find_deadline()
+      milliseconds = None if deadline == math.inf else 1e3 * max(0.0, deadline - self._clock())
       if not poll.poll(milliseconds):
-        if deadline == self._deadline:
-          self._end(self._late, self.received)
-          self._deadline = None
+        if deadline == self._find_deadline():
+          self._end('saved; left without closing the session, which takes too long'
+                    if self._is_answered else 'the step does not end; left without saving',
+                    self._first)
+          self._first = None
         continue
       number = os.read(self._reader, 1)
       if number == _END:
         return
       if number == _LOOK_AGAIN or number[0] not in HANDLED or self._ends_cell:
         continue
-      if self.received is not None or self._step_seconds is None:
+      if self._first is not None or self._step_seconds is None:
         self._end('interrupted', number[0])
         continue
-      self._set_deadline(max(_SECONDS_TO_ANSWER, 2 * self._step_seconds()),
-                         'the step does not end; left without saving')
+      self._answer_by = self._clock() + max(_SECONDS_TO_ANSWER, 2 * self._step_seconds())
+      self._first = number[0]
       _say(f'{signal.Signals(number[0]).name}: the run saves and exits; a second one ends it at '
            'once')
-      self.received = number[0]
+
+  def _find_deadline(self):
+    """Returns by when a run that a signal is left to must be further; infinity for any time."""
+    if self._first is None:
+      return math.inf
+    return self._close_by if self._is_answered else self._answer_by
 
   def _end(self, reason, number):
     _say(f'{signal.Signals(number).name}: {reason}')
@@ -156,8 +155,9 @@ class Signals:
     else:
       self._leave(exit_code(number))
 
-  def _interrupt(self, *_):
+  def _interrupt(self, number, frame):
     """Ends the cell in the main thread, once the other thread has decided so."""
+    self(number, frame)
     if self._ends_cell:
       raise KeyboardInterrupt
 
