@@ -86,7 +86,7 @@ def test_a_run_of_short_steps_ends_after_the_step_in_which_the_signal_came(setti
       os.kill(os.getpid(), signal.SIGTERM)
 
   program = small.program(train=small.random_examples(64), batch_size=4, **settings)
-  with pytest.raises(Interrupted, match='ended after step 7; started again, the run resumes from s'):
+  with pytest.raises(Interrupted, match='after step 7; started again, the run resumes from s'):
     towers.train(program, steps=1000, callbacks=[send], checkpoint_dir=str(tmp_path), quiet=True)
 
 

@@ -241,6 +241,30 @@ def test_the_input_follows_a_saver_of_ones_own(tmp_path, capsys):
   assert 'WARNING' not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('by', ['session', 'tf_session'])
+def test_functions_of_tensorflow_take_it_for_a_session(by, tmp_path):
+  program, path = build(average_weights=0.9), str(tmp_path / 'own')
+  weight = program.towers[0].variables[0]
+  with program.graph.as_default():
+    saver, twice, step = tf.train.Saver(), weight * 2, get_global_step()
+    add = weight.assign_add(tf.ones_like(weight)).op
+  with program.session() as given:
+    session = given if by == 'session' else given.tf_session
+    given.train()
+    asked = in_other_thread(lambda: saver.save(session, path, step))
+    saved, expected = twice.eval(session=session), given.train()
+    add.run(session=session)
+    weight.load(weight.eval(session), session)
+    assert tf.train.global_step(session, step) == 2
+    trace = tf.RunMetadata()
+    now = session.run(twice, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
+                      run_metadata=trace)
+    assert trace.step_stats.dev_stats and (now != saved).all()
+    saver.restore(session, asked)
+    assert given.step == 1 and given.train() == expected
+    tf.summary.FileWriter(str(tmp_path / 'logs'), session.graph).close()
+
+
 @pytest.mark.parametrize('by', ['run', 'tf_session'])
 def test_a_step_that_is_set_alone_is_named_with_the_line_that_sets_the_examples(by, capsys):
   program = build(model=ids_model, train=number_examples(48), validation=None, shuffle=False)

@@ -30,7 +30,14 @@ from towers.session.engine import Engine
 from towers.session.failure import explain
 from towers.session.shared_session import SharedSession
 from towers.session.watchdog import Watchdog
-from towers.tensorflow_v1 import RUN_ERRORS, CountedSession, is_run_error, tf
+from towers.tensorflow_v1 import (
+    RUN_ERRORS,
+    CountedSession,
+    Graph,
+    SessionInterface,
+    is_run_error,
+    tf,
+)
 from towers.training_graph import TrainingGraph
 from towers.update.learning_rate import get_rate_factor
 from towers.warm_start.matching import Names
@@ -41,7 +48,7 @@ from towers.workers.worker import Worker, join_workers
 Self = TypeVar('Self', bound='OpenSession')
 
 
-class OpenSession:
+class OpenSession(SessionInterface):
   """A program in a `tf.Session`, whose variables start, go on from others, and are saved.
 
   Attributes:
@@ -128,6 +135,14 @@ class OpenSession:
     """Opens a context in which graph and session are TensorFlow's defaults."""
     with self.program.graph.as_default(), self.tf_session.as_default():
       yield
+
+  @property
+  def graph(self) -> Graph:
+    """The program's, for functions of TensorFlow that take a session: `eval`, a `Saver`'s `save`.
+
+    They run what they need by `run`.
+    """
+    return self.program.graph
 
   @property
   def tf_session(self) -> tf.Session:

@@ -196,7 +196,8 @@ class Session(OpenSession):
       found = model.predict(rows)
     return found['output'] if list(found) == ['output'] else found
 
-  def run(self, fetches: Any, feed_dict: Optional[Dict[Any, Any]] = None) -> Any:
+  def run(self, fetches: Any, feed_dict: Optional[Dict[Any, Any]] = None, options: Any = None,
+          run_metadata: Any = None) -> Any:
     """Returns the values of `fetches`, any structure of tensors, ops and names in the graph.
 
     The name of a variable stands for its value, as 'dense/kernel', and a number for itself.
@@ -227,7 +228,7 @@ class Session(OpenSession):
       engine.validation_moved |= is_validating or taken.by_validation
       measures = is_validating and not taken.updates
       with engine.averaged() if measures else contextlib.nullcontext():
-        values = iter(engine.session.run([fetched, puts], feed_dict)[0])
+        values = iter(engine.session.run([fetched, puts], feed_dict, options, run_metadata)[0])
       if taken.moves_step:
         engine.follow(has_updated=taken.updates)
     return tf.nest.pack_sequence_as(fetches, [

@@ -62,6 +62,7 @@ from towers.tensorflow_v1.types import (
     Operation,
     Optimizer,
     Session,
+    SessionInterface,
     Tensor,
     Variable,
     is_run_error,

@@ -6,11 +6,15 @@ Neither target carries type hints, so a type checker takes each of these for `An
 not.
 """
 
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from towers.tensorflow_v1.load import tf
 
 BaseSession = tf.Session.__base__
+if TYPE_CHECKING:
+  SessionInterface = object  # As `Any`, it would hide what a session of ours lacks.
+else:
+  SessionInterface = BaseSession.__base__
 Dataset = tf.data.Dataset
 DType = tf.DType
 Graph = tf.Graph
