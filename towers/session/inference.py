@@ -162,11 +162,11 @@ class Forward:
       restore_weights(self._session, path)
 
   def measure(self, rows: Rows) -> Dict[str, float]:
-    """Returns the mean of the loss and of each metric over all rows."""
+    """Returns the mean of the loss and of each metric that has one over all rows."""
     measured = ValidationPass(**self._names, num_steps=0, step=0, rows=WholeRows(self._wholes))
     for (sums, *values), _ in self._run(rows):
       measured.add(sums, values)
-    return measured.means()
+    return measured.means(leaves_out=True)
 
   def predict(self, rows: Rows) -> Dict[str, Any]:
     """Returns the outputs for each row, in order, by name; as lists where rows differ in size."""

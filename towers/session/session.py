@@ -155,8 +155,9 @@ class Session(OpenSession):
   def evaluate(self, examples: Any, *, batch_size: Optional[int] = None) -> Dict[str, float]:
     """Returns the mean of 'loss' and of each metric over other examples, such as a third split.
 
-    It is the same number on any towers. The weights are their averages if the program has any; the
-    training goes on as if nothing had been asked. Each of several workers computes all by itself.
+    A metric whose weights are all 0 there has none. It is the same number on any towers. The
+    weights are their averages if the program has any; the training goes on as if nothing had been
+    asked. Each of several workers computes all by itself.
 
     Args:
       examples: `towers.Examples` in the structure of the training split; or what
@@ -202,10 +203,11 @@ class Session(OpenSession):
 
     The name of a variable stands for its value, as 'dense/kernel', and a number for itself.
 
-    Where they need a batch, every tower takes its next one, and puts another. They only look at it:
-    the next `train` takes the batch that it would have taken, at the cost of starting the input
-    again. Where `feed_dict` feeds the program's `is_validating` True, the batch is of the
-    validation split, and the weights are their averages if the program has any.
+    Where they need a batch, every tower takes its next one, and puts another, as any run of a
+    `tf.Session` does: fetch in one call what belongs together. They only look at it: the next
+    `train` takes the batch that it would have taken, at the cost of starting the input again. Where
+    `feed_dict` feeds the program's `is_validating` True, the batch is of the validation split, and
+    the weights are their averages if the program has any.
 
     Raises:
       UsageError: the fetches are none of the program, or update the weights of one that accumulates

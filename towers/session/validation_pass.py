@@ -61,20 +61,23 @@ class ValidationPass:
     """The number of examples measured so far."""
     return int(self._sums[-1])
 
-  def means(self) -> Dict[str, Any]:
+  def means(self, *, leaves_out: bool = False) -> Dict[str, Any]:
     """Returns each metric's mean, or its value of all, over the examples measured so far.
+
+    Args:
+      leaves_out: whether a metric that the examples have no weight for is left out.
 
     Raises:
       UsageError: the weights of a metric are all 0.
     """
     weights = dict(zip(self._weighted, self._sums[len(self._names):]))
-    for name, weight in weights.items():
-      if weight == 0:
-        raise UsageError(f'The weights of {name!r} are all 0 over the {self.num_examples:,} '
-                         'examples measured, so that it has no mean: give validation examples '
-                         f'for it, or leave {name!r} out.')
+    empty = [name for name, weight in weights.items() if weight == 0]
+    if empty and not leaves_out:
+      raise UsageError(f'The weights of {empty[0]!r} are all 0 over the {self.num_examples:,} '
+                       'examples measured, so that it has no mean: give validation examples '
+                       f'for it, or leave {empty[0]!r} out.')
     means = {name: float(total / weights.get(name, self._sums[-1]))
-             for name, total in zip(self._names, self._sums)}
+             for name, total in zip(self._names, self._sums) if name not in empty}
     if self._losses:
-      means['loss'] = sum(means[name] for name in self._losses)
+      means['loss'] = sum(means.get(name, 0.0) for name in self._losses)
     return means if self._rows is None else {**means, **self._rows.compute()}
