@@ -1,6 +1,7 @@
 """After a run: the best weights, a third split and predictions, the same on any towers."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -278,6 +279,43 @@ def session():
   """A session that only refuses."""
   with build().session() as session:
     yield session
+
+
+MIXED = {
+    'softmax': lambda features: tf.nn.softmax(net(features), axis=0),
+    'mean': lambda features: net(features - tf.reduce_mean(features, 0)),
+    'batch norm': lambda features: small.dense(tf.layers.batch_normalization(
+        features, training=True, name='normed'), small.NUM_CLASSES, 'logits'),
+    'thousandths': lambda features: {'text': tf.as_string(features), 'thousandths': tf.cast(
+        1000 * tf.nn.softmax(net(features), axis=0), tf.int32)}}
+OWN = {
+    'net': net,
+    'dropout': lambda features: tf.nn.dropout(net(features), rate=0.5),
+    'noise of all': lambda features: net(features) + tf.random_normal([small.NUM_CLASSES]),
+    'shuffled': lambda features: tf.random_shuffle(tf.transpose(net(features)))[0],
+    'python': lambda features: tf.numpy_function(
+        lambda rows: rows + np.random.uniform(), [features], tf.float32),
+    'sum of large': lambda features: tf.reduce_sum(features * 1e8 - 1e8 * features + features, 1),
+    'check': lambda features: tf.check_numerics(net(features) + 0 / (tf.reduce_sum(
+        tf.math.reduce_std(features, 0)) + tf.cast(tf.shape(features)[0] < 2, tf.float32)), 'fine'),
+    'half': lambda features: tf.cast(tf.nn.softmax(net(features)), tf.float16),
+    'text': lambda features: tf.as_string(net(features))}
+
+
+@pytest.mark.parametrize('num_towers, batch_size', [(1, 4), (3, 7)])
+def test_a_function_that_mixes_rows_is_named_once_and_no_other(num_towers, batch_size, capsys):
+  with build(num_towers=num_towers).session() as session:
+    session.train()
+    for name, compute in [*MIXED.items(), *OWN.items()]:
+      capsys.readouterr()
+      if name != 'check':  # Of rows that are the same, nothing can be said.
+        session.predict(FEATURES[[3, 3, 3]], compute)
+      assert 'WARNING' not in capsys.readouterr().out, name
+      for _ in range(2):
+        session.predict(FEATURES, compute, batch_size=batch_size)
+      found = re.findall("WARNING: the predict function <lambda> computes '(.*)' of a row from the "
+                         'rows beside it', capsys.readouterr().out)
+      assert found == [name if name == 'thousandths' else 'output'] * (name in MIXED), name
 
 
 @pytest.mark.nightly(but=1)

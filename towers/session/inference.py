@@ -17,10 +17,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import numpy as np
 
 from towers.base.checksums import INDEX
+from towers.base.output import write_line
 from towers.base.paths import read_path
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import list_steps, path_of
 from towers.checkpoint.weights import find_best, restore_weights
+from towers.coupling.comparison import find_share
+from towers.coupling.first_difference import LEAST
 from towers.data.composite import find_paths
 from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
@@ -28,12 +31,13 @@ from towers.input.batch import Batch
 from towers.input.plan import dealt
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.host import HOST
+from towers.placement.randomness import is_random
 from towers.placement.set_values import keep_set_values
 from towers.placement.variables import build_variable_store
 from towers.session.rows import Rows, describe_part, open_rows
-from towers.session.serving import call_predict, name_outputs
+from towers.session.serving import call_predict, name_function, name_outputs
 from towers.session.validation_pass import ValidationPass
-from towers.tensorflow_v1 import Call, Operation, Tensor, tf
+from towers.tensorflow_v1 import RUN_ERRORS, Call, Operation, Tensor, tf
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.forward_pass import build_forward, build_outputs
@@ -48,6 +52,8 @@ from towers.whole import WholeRows, flatten_rows
 
 # By a session: each holds a copy of the weights.
 _MOST_KEPT = 4
+# Of an output, by which no rounding changes it.
+_MOST_ROUNDED = 1e-3
 
 
 def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
@@ -115,6 +121,7 @@ class Forward:
     self._is_model, self._num_rows, self._batch_size = is_model, num_rows, batch_size
     self._is_filled = is_filled
     self.version: Any = None
+    self._function, self._is_compared = name_function(compute), is_model
     self._begin: Optional[Tensor] = None  # Place of a run's first row, if the model draws.
     with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement, seed=seed)
@@ -212,7 +219,31 @@ class Forward:
         values = [*(array[taken] for array in arrays), count]
         feed_dict.update(pair for pair in zip(batch.flatten(), values) if pair[0].op in needed)
         first += count
-      yield self._session.run(fetches, feed_dict), counts
+      found = self._session.run(fetches, feed_dict)
+      if not self._is_compared and counts[0] > 1:
+        self._compare(functools.partial(self._session.run, fetches), needed, feed_dict, found[0])
+      yield found, counts
+
+  def _compare(self, run, needed, feed_dict, found):
+    """Warns once if the first row has another output where all rows of its tower are as it is.
+
+    The shapes are the same, so that rounding is too; what differs in each run says nothing.
+    """
+    rows = {part: feed_dict[part] for part in self._batches[0].flatten()[:-1] if part in feed_dict}
+    first = {part: np.repeat(array[:1], len(array), axis=0) for part, array in rows.items()}
+    if all(np.array_equal(array, first[part]) for part, array in rows.items()):
+      return  # Other rows may tell.
+    self._is_compared = True
+    if any(map(is_random, needed)):  # A run more would change what it draws.
+      return
+    with contextlib.suppress(*RUN_ERRORS):  # Such as of a check for what is not finite.
+      beside = run({**feed_dict, **first})[0]
+      for name, values in found.items():
+        if _differ(values, beside[name]) and not _differ(values, run(feed_dict)[0][name]):
+          write_line(f'WARNING: the {self._function} computes {name!r} of a row from the rows '
+                     'beside it too, so that it depends on batch_size and num_towers. Compute each '
+                     'row by itself: axis=-1 in place of 0, training=False in batch normalisation.')
+          break
 
   def _deal(self, size):
     """Returns how many of a batch's rows each tower has."""
@@ -244,6 +275,13 @@ class Forward:
     """Returns what to fetch where so many of the first towers have rows, and the ops it needs."""
     fetches = self._fetches if self._is_model else self._fetches[:num_filled]
     return fetches, find_needed([tensor.op for tensor in tf.nest.flatten(fetches)])
+
+
+def _differ(*outputs):
+  """Whether the first rows of two outputs are numbers that differ by more than rounding."""
+  ours, theirs = (np.atleast_1d(values)[:1] for values in outputs)
+  return (ours.dtype.kind in 'fiub' and ours.shape == theirs.shape and
+          find_share(ours, theirs, LEAST) > _MOST_ROUNDED)
 
 
 class ForwardCache:
