@@ -1,5 +1,8 @@
 """Values of all towers inside of a model, and several losses: in sessions, and what is refused."""
 
+import re
+import weakref
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from tests.test_towers_equal_one import contrasted, counted, several
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import all_rows, all_sum
+from towers.tower.batch_norm_layer import batch_norm
 
 NUM_STEPS = 5
 WEIGHT = []
@@ -18,7 +22,8 @@ TRAIN, VALIDATION = small.random_examples(21), small.random_examples(9, 'validat
 
 def train(model, **settings):
   """Returns losses, weights and what validation measures."""
-  with small.Run(model=model, train=TRAIN, validation=VALIDATION, **settings) as run:
+  settings = {**dict(validation=VALIDATION), **settings}
+  with small.Run(model=model, train=TRAIN, **settings) as run:
     losses = [run.train() for _ in range(NUM_STEPS)]
     small.assert_moved(run.initial_weights, run.weights())
     return losses, run.weights(), run.validate()[0]
@@ -82,6 +87,130 @@ def test_what_cannot_be_joined_is_refused(make, message):
 
   with pytest.raises(UsageError, match=message):
     train(model, num_towers=2)
+
+
+_kept = weakref.WeakKeyDictionary()
+
+
+def in_a_kept_layer(compute):
+  """Returns a model with a layer that all towers call, and whose ops the first one names."""
+  class Layer(tf.layers.Layer):
+    def call(self, x):
+      return compute(x)
+
+  def model(batch, is_training):
+    graph = tf.get_default_graph()
+    layer = _kept.get(graph) or _kept.setdefault(graph, Layer(name='kept'))
+    losses, _ = small.model(batch, is_training)
+    return losses * layer(small.dense(batch[0], 3, 'extra'))[:, 0]
+
+  return model
+
+
+def share(x):
+  return x / (1 + all_sum(tf.reduce_sum(tf.square(x), 0))) / (
+      1 + all_sum(tf.reduce_sum(tf.abs(x)))) + 1
+
+
+def center(x):
+  x = tf.tanh(x)
+  return x - tf.reduce_mean(all_rows(x), 0)
+
+
+def normalize(x):
+  return batch_norm(tf.tanh(x), True, name='norm')
+
+
+def in_a_scope_of_its_own(batch, is_training):
+  losses, _ = small.model(batch, is_training)
+  with tf.name_scope('head/'):
+    return losses * share(small.dense(batch[0], 3, 'extra'))[:, 0]
+
+
+ELSEWHERE = {
+    'sums': in_a_kept_layer(share),
+    'rows': in_a_kept_layer(center),
+    'moments': in_a_kept_layer(normalize),
+    'scope': in_a_scope_of_its_own}
+
+
+@pytest.mark.parametrize('model, num_towers', small.nightly_but(
+    [(model, 2) for model in ELSEWHERE],
+    [(model, number) for model in ELSEWHERE for number in (2, 3)]))
+def test_sums_are_of_all_towers_whatever_their_ops_are_named_after(model, num_towers, capsys):
+  model = ELSEWHERE[model]
+  found = train(model, num_towers=num_towers, batch_norm='sync')
+  expected = train(model, num_towers=1)
+  np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
+  small.assert_same_weights(found[1], expected[1])
+  assert found[2] == pytest.approx(expected[2])
+  assert 'not measured' not in capsys.readouterr().out
+
+
+def test_moments_in_a_kept_layer_are_the_mean_of_all_towers():
+  def kept_nowhere(batch, is_training):
+    losses, _ = small.model(batch, is_training)
+    return losses * normalize(small.dense(batch[0], 3, 'extra'))[:, 0]
+
+  kept, expected = [], []
+  for model, variables in ((in_a_kept_layer(normalize), kept), (kept_nowhere, expected)):
+    with small.Run(model=model, train=TRAIN, num_towers=2, batch_norm='mean') as run:
+      run.train()
+      variables += [value for name, value in sorted(run.variables().items()) if 'moving' in name]
+  np.testing.assert_array_equal(kept, expected)
+
+
+def is_first():
+  return not tf.get_variable_scope().reuse
+
+
+def once_more(x):
+  return all_sum(tf.reduce_sum(x)) + (all_sum(tf.reduce_sum(x), name='once') if is_first() else 0)
+
+
+def in_two_places(x):
+  if is_first():
+    with tf.name_scope('one'):
+      return all_sum(tf.reduce_sum(x))
+  return all_sum(tf.reduce_mean(x), name='other')
+
+
+def in_a_longer_loop(x):
+  return tf.add_n([all_sum(tf.reduce_sum(x), name='turn') for _ in range(2 + is_first())])
+
+
+def stopped_in_others(x):
+  total = all_sum(tf.reduce_sum(x))
+  return total if is_first() else tf.stop_gradient(total)
+
+
+def norm_of_one(x):
+  y = normalize(x)
+  return batch_norm(y, True, name='two') if is_first() else y
+
+
+PARTIAL = [(once_more, {}, 'values of tower_0/once'),
+           (in_two_places, {}, 'values of tower_0/one/all_sum'),
+           (in_a_longer_loop, {}, 'values of tower_0/turn_2'),
+           (stopped_in_others, {}, 'gradients of tower_0/all_sum'),
+           (norm_of_one, dict(batch_norm='mean'), 'values of tower_0/two/batch_mean'),
+           (norm_of_one, dict(batch_norm='sync'), 'values of tower_0/two/sums')]
+
+
+@pytest.mark.parametrize('compute, settings, what', PARTIAL, ids=[what for *_, what in PARTIAL])
+def test_what_only_some_towers_have_is_refused(compute, settings, what):
+  def model(batch, is_training):
+    losses, _ = small.model(batch, is_training)
+    return losses * tf.reduce_sum(compute(small.dense(batch[0], 3, 'extra')))
+
+  line = compute.__code__.co_firstlineno
+  with pytest.raises(UsageError) as refused:
+    train(model, num_towers=3, validation=None, **settings)
+  found = re.match(rf'The {what}, made in tests/tower/test_all_towers.py, line (\d+), are to be '
+                   'joined over all towers, but tower_0 has them and tower_1, tower_2 does not. ',
+                   str(refused.value))
+  assert found and line < int(found.group(1)) <= line + 5, refused.value
+  assert 'total = towers.all_sum(' in str(refused.value)
 
 
 def test_rows_that_fill_a_batch_are_in_no_sum():

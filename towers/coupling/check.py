@@ -266,6 +266,8 @@ def _divide(fed) -> Sides:
   least = max(min(room, fed.size // num_parts, _FEW), 1) if unit == 1 else unit
   counts = [least + (number % 2 if unit == 1 else number == num_parts - 1)
             for number in range(num_parts)]
+  if sum(counts) > fed.size:  # `all_rows` has a slot for each.
+    counts = [least] * (num_parts - 1) + [max(least - 1, 1)]
   return Sides(_deal([sum(counts)], [0]), _deal(counts, range(num_towers)))
 
 

@@ -104,13 +104,15 @@ class FedTowers:
     self.given: List[Dict[Any, Any]] = []
     self._fixed: Dict[Any, Any] = {}
 
-    sums, own_sums, batch_sums, batch_moments = [self.graph.get_collection(key, self.scope) for key
-                                                 in (SUMS, OWN_SUMS, BATCH_SUMS, BATCH_MOMENTS)]
-    self.totals, self._has_others = dict(zip(sums, own_sums)), bool(num_workers > 1 and sums)
+    batch_sums, batch_moments = [self.graph.get_collection(key, self.scope)
+                                 for key in (BATCH_SUMS, BATCH_MOMENTS)]
+    sums = zip(*map(self.graph.get_collection, (SUMS, OWN_SUMS)))
+    self.totals = {total: own for total, own in sums if total.op.name.startswith(self.scope)}
+    self._has_others = bool(num_workers > 1 and self.totals)
     self._sums = [{**each.sums, **{f'{name} (weights)': weight
                                    for name, weight in each.weights.items()}} for each in towers]
     fed = {tensor.op for tensor in self._tensors[0]}
-    totals, outputs = {total.op for total in sums}, list_ops(self._sums[0].values())
+    totals, outputs = {total.op for total in self.totals}, list_ops(self._sums[0].values())
     self.forward = find_needed(outputs, without=fed | totals)
     # Updates wait for what a step adds later. Micro-batches add up moments that averages take.
     own = {op for op in self.graph.get_operations() if op._id <= tower.loss.op._id}
@@ -230,8 +232,10 @@ class FedTowers:
   def compute_reference(self, sides: Sides, given: Sequence[Dict[Any, Any]] = ()) -> Values:
     """Returns what the reference computes, and of rows in the order of the other side."""
     reference = self._compute(sides.reference, given)
-    places = [place for share in sides.reference for place in _list_places(share)]
-    index = [[places.index(place) for place in _list_places(share)] for share in sides.other]
+    ours, others = [[list(enumerate(share.rows.tolist(), share.first)) for share in side]
+                    for side in sides]
+    places = sum(ours, [])
+    index = [list(map(places.index, each)) for each in others]
     for (kind, name), values in reference.items():
       if kind in ('rows', 'input') or kind == 'returned' and np.ndim(values[0]) > 1:
         rows = np.concatenate(values)
@@ -316,10 +320,6 @@ class FedTowers:
           feed.update(self._feed(Share(index, rows, 0, 1, np.arange(len(rows))), 1))
         feed[takes_part] = index in busy
     return feed
-
-
-def _list_places(share):
-  return list(enumerate(share.rows.tolist(), share.first))
 
 
 def _list_assigned(write, fed, written) -> List[Tensor]:

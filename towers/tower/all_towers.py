@@ -20,10 +20,12 @@ others.
 """
 
 import contextlib
+import itertools
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
+from towers.graph.source_lines import find_line, format_op
 from towers.graph.walk import find_dependents, find_needed
 from towers.graph.writes import brings_values
 from towers.input.batch import Batch
@@ -38,6 +40,9 @@ OWN_SUMS = 'towers/own_sums'
 # Those of batch normalisation of others.
 JOINED_SUMS = 'towers/joined_sums'
 SUM_GRADIENTS = 'towers/all_sum_gradients'
+_GRADIENT = '_gradient/'  # Between a sum's name and that of its gradient.
+# Those that calls of the model have made.
+_PLACEHOLDERS = 'towers/placeholders'
 # Where in the global batch each tower's rows stand.
 SLOTS = 'towers/slots'
 # Whether each tower has a part in the sums.
@@ -45,13 +50,14 @@ TAKES_PART = 'towers/takes_part'
 
 
 class TowerContext(NamedTuple):
-  """A tower among those of all workers, as its model sees it.
+  """A tower among those of all workers, as its model sees it, in its name scope.
 
   `joins_norms` is whether batch normalisation is by sums of all towers. Once rows were asked for,
   `row_indices` has where in the global batch those of the tower stand, `order` where those of all
   towers do.
   """
   batch: Any
+  scope: str
   num_towers: int
   joins_norms: bool
   row_indices: List[Tensor]
@@ -59,18 +65,28 @@ class TowerContext(NamedTuple):
 
 
 # The first is that of what is outside of any tower.
-_contexts = [TowerContext(None, 1, False, [], [])]
+_contexts = [TowerContext(None, '', 1, False, [], [])]
 
 
 @contextlib.contextmanager
-def joining(batch: Optional[Batch], *, num_towers: int, joins_norms: bool = False
-            ) -> Iterator[None]:
+def joining(batch: Optional[Batch], *, num_towers: int, joins_norms: bool = False,
+            scope: str = '') -> Iterator[None]:
   """Makes sums within the context those of all towers, once `join_sums` joins them."""
-  _contexts.append(TowerContext(batch, num_towers, joins_norms, [], []))
+  _contexts.append(TowerContext(batch, scope, num_towers, joins_norms, [], []))
   try:
     yield
   finally:
     _contexts.pop()
+
+
+@contextlib.contextmanager
+def named_by_tower() -> Iterator[None]:
+  """Names ops after the tower whose model is being called. A layer that is kept from call to call
+  may name them after the first."""
+  scope = _contexts[-1].scope
+  is_named = f'{tf.get_default_graph().get_name_scope()}/'.startswith(scope)
+  with contextlib.nullcontext() if is_named else tf.name_scope(scope):
+    yield
 
 
 def count_towers() -> int:
@@ -142,9 +158,10 @@ def is_own(op: Operation, tensors: Any) -> bool:
 
 
 def leave_out_unfed(ops: Iterable[Operation]) -> None:
-  """Leaves out sums of what nothing feeds, as when a functional model of Keras is built; `ops` are
-  those of a call of the model."""
-  placeholders = [op for op in ops if op.type == 'Placeholder']
+  """Leaves out sums of what nothing feeds, as when a functional model of Keras is built, or called
+  on placeholders of an earlier call; `ops` are those of a call of the model."""
+  placeholders = tf.get_collection_ref(_PLACEHOLDERS)
+  placeholders += [op for op in ops if op.type == 'Placeholder']
   if placeholders:
     unfed = find_dependents(placeholders, by_control=False)
     for key in (SUMS, OWN_SUMS, JOINED_SUMS):
@@ -163,7 +180,7 @@ def _check(name, x, context, has_shape, advice):
 
 
 def _join_rows(x, context):
-  with tf.name_scope('all_rows'):
+  with named_by_tower(), tf.name_scope('all_rows'):
     if not context.order:
       context.order.append(_find_order(context))
     rows = _join(_scatter_rows(x, context), 'slots')
@@ -215,7 +232,8 @@ def _spread_rows(op, gradient):
 
 def _join(x, name):
   """Returns the sum of a tensor over all towers, once they are joined."""
-  with tf.get_default_graph().gradient_override_map({'Identity': 'TowersAllSum'}):
+  with named_by_tower(), tf.get_default_graph().gradient_override_map(
+      {'Identity': 'TowersAllSum'}):
     total = tf.identity(x, name=name)
   tf.add_to_collection(SUMS, total)
   tf.add_to_collection(OWN_SUMS, x)
@@ -224,7 +242,7 @@ def _join(x, name):
 
 @tf.RegisterGradient('TowersAllSum')
 def _join_gradient(op, gradient):
-  with tf.name_scope(op.name + '_gradient/'), tf.get_default_graph().gradient_override_map(
+  with tf.name_scope(op.name + _GRADIENT), tf.get_default_graph().gradient_override_map(
       {'Identity': 'TowersAllSumGradient'}):
     gradient = tf.identity(gradient)
   tf.add_to_collection(SUM_GRADIENTS, gradient)
@@ -242,11 +260,14 @@ def _refuse_second(op, gradient):
 def join_sums(towers: Sequence[ForwardPass], *, workers: Workers = ALONE) -> None:
   """Replaces each sum, and its gradient, by that over all towers of all workers, once these are
   built. A tower with 0 examples has a row that only fills its batch, and takes no part.
+
+  Raises:
+    UsageError: a sum, or its gradient, that not all towers have.
   """
-  scopes, device = [tower.scope for tower in towers], towers[0].device
-  sums, gradients = [match_towers(collection, scopes) for collection in (SUMS, SUM_GRADIENTS)]
+  device, sums = towers[0].device, match_towers(SUMS, towers)
   if not sums:
     return
+  gradients = _match_gradients(sums, towers)
   counts = [tower.num_examples for tower in towers]
   # The gradient of no examples may be NaN, so it is left out like the sums.
   with tf.device(HOST):
@@ -263,14 +284,54 @@ def join_sums(towers: Sequence[ForwardPass], *, workers: Workers = ALONE) -> Non
         identity.op._update_input(0, total)
 
 
-def match_towers(collection: str, scopes: Sequence[str]) -> List[List[Any]]:
-  """Returns the values of all towers in a collection, those of the same op together."""
-  by_op: Dict[str, List[Any]] = {}
-  for value in tf.get_collection(collection):
-    for scope in scopes:
-      if value.op.name.startswith(scope):
-        by_op.setdefault(value.op.name[len(scope):], []).append(value)
-  return list(by_op.values())
+def match_towers(collection: str, towers: Sequence[ForwardPass]) -> List[List[Tensor]]:
+  """Returns the values of all towers in a collection, for each op of the model those of all.
+
+  An op is the same by its name; or else, as in a layer that is kept from call to call, by the line
+  that made it, and by its number among those of the line.
+
+  Raises:
+    UsageError: an op that not all towers have.
+  """
+  values = [tf.get_collection(collection, tower.scope) for tower in towers]
+  keys: List[List[Any]] = [[value.op.name[len(tower.scope):] for value in of_tower]
+                           for of_tower, tower in zip(values, towers)]
+  if any(set(each) != set(keys[0]) for each in keys):
+    lines = [[find_line(value.op) for value in of_tower] for of_tower in values]
+    keys = [[(line, each[:index].count(line)) for index, line in enumerate(each)]
+            for each in lines]
+  found = [dict(zip(*each)) for each in zip(keys, values)]
+  rows = [[each.get(key) for each in found] for key in dict.fromkeys(itertools.chain(*found))]
+  for row in rows:
+    [op, *_] = [value.op for value in row if value is not None]
+    _check_all(op, 'values', [value is not None for value in row], towers)
+  return rows
+
+
+def _match_gradients(sums, towers):
+  """Returns the gradients of sums, for each those of all towers."""
+  gradients: Dict[str, List[Tensor]] = {}
+  for gradient in tf.get_collection(SUM_GRADIENTS):
+    gradients.setdefault(gradient.op.name.rpartition(_GRADIENT)[0], []).append(gradient)
+  found: List[Sequence[Tensor]] = []
+  for row in sums:
+    of_sum = [gradients.get(value.op.name, []) for value in row]
+    _check_all(row[0].op, 'gradients', [len(each) == max(map(len, of_sum)) for each in of_sum],
+               towers)
+    found += zip(*of_sum)
+  return found
+
+
+def _check_all(op, what, is_in, towers):
+  """Refuses what only some towers have."""
+  having, lacking = [', '.join(tower.scope[:-1] for tower, has in zip(towers, is_in) if has is each)
+                     for each in (True, False)]
+  if lacking:
+    raise UsageError(
+        f'The {what} of {format_op(op)}, are to be joined over all towers, but {having} has them '
+        f'and {lacking} does not. Each call of the model has to make them, not the first alone: '
+        'take them before any `if` on the tower and keep them in no cache, as in '
+        'total = towers.all_sum(tf.reduce_sum(x, 0)).')
 
 
 def add_up(identities: Sequence[Tensor], weights: Sequence[Any], device: str, workers: Workers,

@@ -27,7 +27,7 @@ from typing import Iterator, List, Sequence, Union
 from towers.placement.host import is_gpu
 from towers.placement.xla import compiles
 from towers.tensorflow_v1 import Operation, Tensor, tf, without_zeros
-from towers.tower.all_towers import all_sum, joins_norms
+from towers.tower.all_towers import all_sum, joins_norms, named_by_tower
 
 BATCH_SUMS = 'batch_norm_sums'
 BATCH_MOMENTS = 'batch_norm_moments'
@@ -86,7 +86,7 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
   def get(name, first, **settings):
     return tf.get_variable(name, [channels], tf.float32, tf.constant_initializer(first), **settings)
 
-  with tf.variable_scope(name):
+  with named_by_tower(), tf.variable_scope(name):
     offset = get('offset', 0)
     # Read here: a read inside of a branch has the device of neither the variable nor the tower.
     factor = tf.convert_to_tensor(get('scale', 1) if scale else tf.ones([channels]))

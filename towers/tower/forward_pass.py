@@ -26,7 +26,8 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
   """
   store = call.store
   with tf.device(recording.place), tf.name_scope(f'tower_{index}') as scope, joining(
-      batch, num_towers=call.global_batch.num_towers, joins_norms=call.joins_norms):
+      batch, num_towers=call.global_batch.num_towers, joins_norms=call.joins_norms,
+      scope=scope):
     sums = sum_returned(
         call.compute(batch.tensors, index=index, scope=scope, instead=instead), batch)
     loss = sums.values['loss'] / call.global_batch.divisor

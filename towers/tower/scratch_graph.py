@@ -69,8 +69,8 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
                                                                    'scratch/num_examples'))
         batch = batch._replace(row_offset=build_row_offsets([batch])[0])
         before = len(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
-        with joining(batch, num_towers=2, joins_norms=call.joins_norms), \
-            tf.name_scope(scope[:-1]) as own:
+        with tf.name_scope(scope[:-1]) as own, joining(
+            batch, num_towers=2, joins_norms=call.joins_norms, scope=own):
           returned = call.compute(batch.tensors, index=index, scope=own)
         calls.append(ScratchCall(own, batch, returned,
                                  tf.get_collection(tf.GraphKeys.UPDATE_OPS)[before:]))

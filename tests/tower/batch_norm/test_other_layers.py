@@ -156,6 +156,18 @@ def by_a_kept_net(batch, is_training):
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
 
+def beside_a_placeholder(x, is_training):
+  """Each call puts a placeholder of the first through the layer too, as one does to predict."""
+  layers, graph = load_keras().layers, x.graph
+  layer, placeholder = _kept.get(graph) or _kept.setdefault(graph, (
+      layers.BatchNormalization(momentum=0.8, name='kept'), tf.placeholder(tf.float32, x.shape)))
+  layer(placeholder, training=is_training)
+  y = layer(x, training=is_training)
+  for update in layer.get_updates_for(x):
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+  return y
+
+
 LAYERS = {
     'placeholders': by_placeholders,
     'fused': normed(by_layers()),
@@ -183,7 +195,8 @@ NETS = {
     'functional': of_keras(5),
     'sequence': of_keras(5, in_sequence=True),
     'two inputs': of_keras(2, 3, preprocess=lambda x: [x[:, :2], x[:, 2:]]),
-    'kept net': by_a_kept_net}
+    'kept net': by_a_kept_net,
+    'kept placeholder': normed(beside_a_placeholder)}
 
 
 def train(model, **settings):
@@ -220,7 +233,7 @@ POINTS = [(layer, settings) for layer in LAYERS for settings in SETTINGS
 CHOSEN = [POINTS[number * (len(SETTINGS) + 1) % len(POINTS)] for number in range(len(LAYERS))]
 # Each tower calls the net that the first has built.
 SETTINGS['calls'] = dict(num_towers=2, validates=True, tower_build='reuse')
-CHOSEN += [('functional', 'clones'), ('functional', 'calls')]
+CHOSEN += [('functional', 'clones'), ('functional', 'calls'), ('kept placeholder', 'trains')]
 POINTS += [(net, settings) for net in NETS for settings in SETTINGS if settings != 'tower']
 
 

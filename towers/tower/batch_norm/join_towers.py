@@ -59,7 +59,7 @@ def join_moments(kind: str, towers: Sequence[Tower], workers: Workers) -> None:
     else:
       weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(towers)), ALONE
     weights = [(weight, weight > 0) for weight in tf.unstack(weights)]
-  for identities in match_towers(BATCH_MOMENTS, [tower.scope for tower in towers]):
+  for identities in match_towers(BATCH_MOMENTS, towers):
     identities[0].op._update_input(0, add_up(identities, weights, device, workers))
 
 
@@ -74,7 +74,7 @@ def _check(kind, tower):
                      'tf.GraphKeys.UPDATE_OPS in the model (of Keras those that '
                      'layer.get_updates_for(inputs) lists), or use '
                      'towers.tower.batch_norm_layer.batch_norm.')
-  if kind == 'mean' and averages and not match_towers(BATCH_MOMENTS, [tower.scope]):
+  if kind == 'mean' and averages and not tf.get_collection(BATCH_MOMENTS, tower.scope):
     raise UsageError('batch_norm=mean needs layers that share their moments between towers, as '
                      f'towers.tower.batch_norm_layer.batch_norm does; the model\'s own, with '
                      f'{averages[0]}, do not: use batch_norm=sync or first, or '

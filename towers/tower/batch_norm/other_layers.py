@@ -13,7 +13,7 @@ Moments of what is no example, such as weights, and those that leave axis 0 out,
 """
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -73,9 +73,8 @@ class _Norms:
 
   def __init__(self, tensors, scope):
     flat = tf.nest.flatten(tensors)
-    # Ops that are known to depend on the tower's examples, where a walk back ends, and whether they
-    # do by a placeholder.
-    self._of_examples: Dict[Operation, bool] = {tensor.op: False for tensor in flat}
+    # Ops that are known to depend on the tower's examples, where a walk back ends.
+    self._of_examples: Set[Operation] = {tensor.op for tensor in flat}
     self._num_rows: Optional[int] = flat[0].shape.as_list()[0] if flat[0].shape.ndims else None
     self._scope = scope
     self.refused: List[str] = []
@@ -147,22 +146,17 @@ class _Norms:
   def _is_of_examples(self, x):
     """Returns whether a tensor depends on anything but variables and constants."""
     known = self._of_examples
-    needed = find_needed([x.op], by_control=False, without=known)
-    sources = {*filter(brings_values, needed), *(
-        tensor.op for op in needed for tensor in op.inputs if tensor.op in known)}
-    if sources:
-      known[x.op] = any(known.get(op, op.type == 'Placeholder') for op in sources)
+    if any(brings_values(op) or any(tensor.op in known for tensor in op.inputs)
+           for op in find_needed([x.op], by_control=False, without=known)):
+      known.add(x.op)
     return x.op in known
 
   def _average(self, x, axes) -> Tuple[Tensor, Tensor]:
     """Returns the mean over the axes, which are kept, of all towers, and how many values it has."""
     kept = [1 if axis in axes else size for axis, size in enumerate(x.shape.as_list())]
     num_kept = tf.TensorShape(kept).num_elements()
-    is_fed = self._is_of_examples(x) and self._of_examples[x.op]
-    # A layer that is kept from call to call names its ops after the tower of the first, which alone
-    # may have built a functional model of Keras, on placeholders.
-    with _outside_of_branches(x) as x, tf.name_scope(self._scope), tf.name_scope(
-        'joined_mean_of_fed' if is_fed else 'joined_mean'):
+    # A layer that is kept from call to call names its ops after the tower of the first.
+    with _outside_of_branches(x) as x, tf.name_scope(self._scope), tf.name_scope('joined_mean'):
       # Its gradient is for one axis that is kept.
       override = {'Sum': 'BatchNormSum'} if len(axes) == len(kept) - 1 else {}
       with x.graph.gradient_override_map(override):
@@ -172,7 +166,7 @@ class _Norms:
       tf.add_to_collection(JOINED_SUMS, sums)
       count = sums[num_kept]
       mean = tf.reshape(sums[:num_kept] / count, kept)
-    self._of_examples[mean.op] = is_fed
+    self._of_examples.add(mean.op)
     return mean, count
 
 
