@@ -18,9 +18,9 @@ from towers.tower.batch_norm_layer import batch_norm
 IS_TF1 = tf.__version__.startswith('1.')
 # The course that its loop takes on this batch is that of all its parts.
 SILENT = {'while_until_batch_converges'}
-# TensorFlow itself raises: no second derivative on 1.14, and a batch before there is any.
+# There is no second derivative on 1.14, and no batch before the first step.
 RAISE = {'maml_inner_step': tf.errors.OpError if not IS_TF1 else LookupError,
-         'variable_from_batch': towers.RunError}
+         'variable_from_batch': towers.UsageError}
 
 
 def sgd():

@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness import faulty_run, small, suspects
 from towers.base.reason import find_reason
+from towers.base.usage_error import UsageError
 from towers.process.run_error import RunError
 from towers.session.failure import explain
 from towers.tensorflow_v1 import tf
@@ -77,6 +78,19 @@ def test_an_op_of_a_model_that_fails_names_its_tower():
   train.arrays[0][7] = 1000
   assert fail_of(small.Run(num_towers=3, model=model, train=train)).startswith(
       'Tower 2 failed in the first step, after 0')
+
+
+@pytest.mark.parametrize('depth', small.nightly_but([1], [0, 1]))
+def test_a_variable_that_starts_from_a_batch_is_named(depth):
+  def model(batch, is_training):
+    mean = tf.get_variable('mean', initializer=tf.reduce_mean(batch[0]), trainable=False)
+    losses, metrics = small.model(batch, is_training)
+    return losses * mean, metrics
+
+  message = (r'The variable mean, made in tests/session/test_failure.py, line \d+, starts from the '
+             'examples of a batch, .* init_from=lambda batch')
+  with pytest.raises(UsageError, match=message), small.Run(model=model, depth=depth):
+    pass
 
 
 def test_a_batch_size_that_a_model_holds_is_named_with_its_line_and_the_fix():

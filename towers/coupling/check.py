@@ -341,8 +341,8 @@ def _try_out(fed, sides, orders) -> Tuple[List[Gap], Culprit]:
       found = sure or [gap for gap in gaps if gap.kind != 'gradient']
       culprit = _locate(fed, tried, shaken, found)
       if sure or culprit.text:
-        return [gap._replace(goes_by_size=_goes_by_size(fed, tried, gap, reference, other))
-                for gap in found], culprit
+        return [gap._replace(goes_by_size=gap.kind == 'sum' and _goes_by_size(
+            fed, tried, gap, reference, other)) for gap in found], culprit
       if found:
         raise LeftOut('rounding decides in this model')
   return [], Culprit()
@@ -360,8 +360,6 @@ def _find_gaps(fed, reference, other) -> List[Gap]:
 def _goes_by_size(fed, sides, gap, reference, other) -> bool:
   """Returns whether a sum is the same if the part of each share is divided, or multiplied, by the
   number of its examples."""
-  if gap.kind != 'sum':
-    return False
   explained = min(_ROUNDING[fed.is_half][0], NOISE_SHARE * gap.share)
   values = [side.get((gap.kind, gap.name), []) for side in (reference, other)]
   totals = [[sum(float(value) * share.num_real ** power for share, value in zip(*side))

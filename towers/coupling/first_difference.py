@@ -84,15 +84,17 @@ def _compare(fed, sides, shaken, roots) -> Dict[Tensor, Tuple[float, float]]:
   need and that can be fetched."""
   needed = find_needed([*(root.op for root in roots), *(own.op for own in fed.totals.values())])
   ops = sorted((op for op in needed if op.name.startswith(fed.scope)), key=lambda op: op._id)
-  dead, gaps = find_dead(ops), {}
-  tensors = [tensor for op in ops if op not in dead for tensor in op.outputs
-             if not tensor.dtype._is_ref_dtype and _has_peers(fed, tensor)
-             and (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype == tf.bool)]
-  for begin in range(0, len(tensors), _CHUNK):
-    chunk = tensors[begin:begin + _CHUNK]
+  dead, peers, gaps = find_dead(ops), {}, {}
+  for tensor in (tensor for op in ops if op not in dead for tensor in op.outputs):
+    if not tensor.dtype._is_ref_dtype and (
+        tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype == tf.bool):
+      with contextlib.suppress(LeftOut):
+        peers[tensor] = [fed.find_peer(tensor, index) for index in range(len(fed.towers))]
+  for begin in range(0, len(peers), _CHUNK):
+    chunk = list(peers)[begin:begin + _CHUNK]
 
     def fetch(share, chunk=chunk):
-      return [fed.find_peer(tensor, share.tower) for tensor in chunk]
+      return [peers[tensor][share.tower] for tensor in chunk]
 
     with contextlib.suppress(tf.errors.OpError):
       found = [list(fed.run(side, fetch, given)) for side, given in (
@@ -113,11 +115,3 @@ def _find_least_share(sides, values) -> float:
                   for share, value in zip(*side)) for side in zip(sides, values)]
              for weighs in (False, True)]
   return min(find_share(ours, theirs, LEAST) for ours, theirs in ways)
-
-
-def _has_peers(fed: FedTowers, tensor: Tensor) -> bool:
-  """Returns whether every tower has a tensor like one of the first."""
-  try:
-    return all(fed.find_peer(tensor, index) is not None for index in range(len(fed.towers)))
-  except LeftOut:
-    return False

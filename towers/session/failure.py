@@ -2,6 +2,7 @@
 
   OutOfRangeError, NotFoundError,
   InvalidArgumentError … from an iterator   ─► the split and the towers it feeds
+  a variable that starts from a batch       ─► the variable, and where its start belongs
   a staging area out of balance             ─► the tower, and what to call instead
   a label that is no class                  ─► the label, and how many classes there are
   out of memory                             ─► device, shape, examples, what to try
@@ -19,6 +20,7 @@ from towers.base.usage_error import UsageError
 from towers.coupling.check import advise_size
 from towers.graph.sizes import format_bytes
 from towers.graph.source_lines import format_op
+from towers.graph.walk import find_needed
 from towers.input.feed import Feed
 from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS
@@ -40,6 +42,12 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
   program = engine.program
   text = find_message(error)
   when = f'in {engine.activity}, after {engine.step} steps'
+  early = _find_early(program) if engine.activity == 'set-up' else None
+  if early:
+    return UsageError(f'The variable {format_op(early.op)}, starts from the examples of a batch, '
+                      'and there is none before the first step: give it a constant for its '
+                      'initializer, and assign what follows from the first batch in a function, '
+                      'init_from=lambda batch: ….')
   starved = _STARVED.search(text)
   if starved:
     return RunError(f'{starved[0]} between two runs, and another number is there: a run of '
@@ -69,6 +77,13 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
     return RunError(f'Tower {tower[1]} failed {when}, in the op {where}: '
                     f'{advise_size(cause, program.towers[0])}')
   return RunError(f'The run failed {when}: {cause}')
+
+
+def _find_early(program):
+  """Returns a variable that starts from the examples of a batch, or None."""
+  batch = {tensor.op for tensor in tf.nest.flatten(program.towers[0].batch.tensors)}
+  return next((variable for variable in program.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+               if not batch.isdisjoint(find_needed([variable.initializer]))), None)
 
 
 def find_feed(node: str, program: TrainingGraph) -> Optional[str]:
