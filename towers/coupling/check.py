@@ -31,7 +31,7 @@ from towers.coupling.fed_towers import FedTowers, LeftOut, Share, Sides
 from towers.coupling.first_difference import LEAST, NOISE_SHARE, Culprit, describe_culprit
 from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import tf
-from towers.tower.all_towers import JOINED_SUMS, SUMS
+from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.scratch_graph import opened_scratch
 from towers.tower.tower import Tower
@@ -99,14 +99,12 @@ def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[
 def check_program(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
   """Does what `check_towers` does for a program, from the rows that its feed has let see."""
   plan = program.plan
-  sums, of_layers, joined = [set(program.graph.get_collection(key))
-                             for key in (SUMS, BATCH_SUMS, JOINED_SUMS)]
-  for what, found in (('towers.all_sum and towers.all_rows', sums - of_layers - joined),
-                      ('The moments that batch_norm=sync joins', sums & joined)):
-    if plan.accumulate > 1 and found:
-      logging.getLogger('towers').warning(
-          '%s are those of a micro-batch, of which a step has %d: without accumulate they are '
-          'those of the whole batch.', what, plan.accumulate)
+  sums, of_layers = [set(program.graph.get_collection(key)) for key in (SUMS, BATCH_SUMS)]
+  if plan.accumulate > 1 and sums - of_layers:
+    logging.getLogger('towers').warning(
+        'Values of all towers, of towers.all_sum, towers.all_rows or the moments that '
+        'batch_norm=sync joins, are those of a micro-batch, of which a step has %d: without '
+        'accumulate they are those of the whole batch.', plan.accumulate)
   check_towers(program.towers, session, rows, num_parts=_count_parts(program),
                num_workers=program.workers.num_workers,
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))

@@ -37,11 +37,9 @@ from towers.tower.tower import ForwardPass
 SUMS = 'towers/all_sums'
 # What each tower has put into them, in the same order.
 OWN_SUMS = 'towers/own_sums'
-# Those of batch normalisation of others.
-JOINED_SUMS = 'towers/joined_sums'
 SUM_GRADIENTS = 'towers/all_sum_gradients'
 _GRADIENT = '_gradient/'  # Between a sum's name and that of its gradient.
-# Those that calls of the model have made.
+# That calls of the model have made.
 _PLACEHOLDERS = 'towers/placeholders'
 # Where in the global batch each tower's rows stand.
 SLOTS = 'towers/slots'
@@ -164,7 +162,7 @@ def leave_out_unfed(ops: Iterable[Operation]) -> None:
   placeholders += [op for op in ops if op.type == 'Placeholder']
   if placeholders:
     unfed = find_dependents(placeholders, by_control=False)
-    for key in (SUMS, OWN_SUMS, JOINED_SUMS):
+    for key in (SUMS, OWN_SUMS):
       sums = tf.get_collection_ref(key)
       sums[:] = [tensor for tensor in sums if tensor.op not in unfed]
 

@@ -252,8 +252,9 @@ def test_towers_are_the_one_on_which_nothing_is_replaced(layer, settings, monkey
 def test_moments_of_a_micro_batch_are_named_as_such(accumulate, caplog):
   train(LAYERS['fused'], num_towers=3, accumulate=accumulate, batch_size=8, tower_build='clone')
   assert [record.getMessage() for record in caplog.records if 'micro' in record.getMessage()] == [
-      'The moments that batch_norm=sync joins are those of a micro-batch, of which a step has 2: '
-      'without accumulate they are those of the whole batch.'] * (accumulate - 1)
+      'Values of all towers, of towers.all_sum, towers.all_rows or the moments that '
+      'batch_norm=sync joins, are those of a micro-batch, of which a step has 2: without '
+      'accumulate they are those of the whole batch.'] * (accumulate - 1)
 
 
 def list_all(model, **settings):

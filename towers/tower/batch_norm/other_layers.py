@@ -22,7 +22,7 @@ from towers.graph.source_lines import format_op
 from towers.graph.walk import find_needed, list_branches
 from towers.graph.writes import brings_values, find_step_writes
 from towers.tensorflow_v1 import Operation, Tensor, other_norms, tf
-from towers.tower.all_towers import JOINED_SUMS, all_sum, is_own, joins_norms
+from towers.tower.all_towers import all_sum, is_own, joins_norms
 from towers.tower.batch_norm.join_towers import is_moving_average
 from towers.tower.tower import ForwardPass
 
@@ -163,7 +163,6 @@ class _Norms:
         total = tf.reduce_sum(x, axes)
       count = tf.cast(tf.size(x) // num_kept, x.dtype)
       sums = all_sum(tf.concat([tf.reshape(total, [-1]), [count]], 0), name='sums')
-      tf.add_to_collection(JOINED_SUMS, sums)
       count = sums[num_kept]
       mean = tf.reshape(sums[:num_kept] / count, kept)
     self._of_examples.add(mean.op)
