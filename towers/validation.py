@@ -9,7 +9,7 @@ weights on the same examples, with the same result. These weights are the averag
 
 import functools
 import sys
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,7 +20,12 @@ from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
 from towers.graph.writes import check_measuring, find_writes
 from towers.input.feed import Feed, build_batches
-from towers.placement.counters import counted_by, get_global_step, get_micro_batch_in_validation
+from towers.placement.counters import (
+  counted_by,
+  get_global_step,
+  get_micro_batch_in_validation,
+  get_pass_shift,
+)
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.variables import VariableStore, check_reads, check_shared
@@ -28,7 +33,7 @@ from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_
 from towers.staging import run_beside
 from towers.tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.tower.all_towers import join_sums
-from towers.tower.drawing.draws import begin_draws
+from towers.tower.drawing.draws import PASS_SHIFTS, begin_draws, read_pass_shift
 from towers.tower.forward_pass import build_forward
 from towers.tower.global_batch import join_batches
 from towers.tower.model_call import Model, ModelCall
@@ -55,9 +60,9 @@ class Validation(NamedTuple):
     sum_workers: `(session, sums, rows)` to the sums of all workers, whose rows it adds, once each
       has measured its part of the split; None for one worker.
     wholes: for each tower the metrics of the whole split, by name, with its rows of a run.
-    micro_batch: the number of a run's batch in a global batch, a tensor to feed, on which draws
-      depend; None if nothing does.
-    micro_batch_variable: holds it for a tower of its own, whose runs feed nothing.
+    numbers: pairs of a name and a tensor to feed, on which a run's draws depend: 'micro_batch' is
+      the number of its batch in a global batch, 'shift' as of `shift_of` this one's in the pass.
+    variables: hold them by name for a tower of its own, whose runs feed nothing.
   """
   feed: Feed
   names: List[str]
@@ -68,8 +73,8 @@ class Validation(NamedTuple):
   losses: Sequence[str] = ()
   sum_workers: Optional[Callable[[Session, np.ndarray, WholeRows], np.ndarray]] = None
   wholes: Sequence[Mapping[str, Whole]] = ({},)
-  micro_batch: Optional[Tensor] = None
-  micro_batch_variable: Optional[Variable] = None
+  numbers: Sequence[Tuple[str, Tensor]] = ()
+  variables: Mapping[str, Variable] = {}
 
   def __repr__(self) -> str:
     return short_repr(self)
@@ -120,12 +125,14 @@ def build_validation(towers: Sequence[ForwardPass], *, feed: Feed, is_validating
     size = len(names) + len(weighted) + 1
     sum_workers = _build_sum_of_workers(size, workers) if workers.num_workers > 1 else None
     sums, wholes = add_all(vectors), [tower.wholes for tower in towers]
-  micro_batch = towers[0].global_batch.micro_batch
-  if micro_batch is not None and micro_batch.op not in find_needed(
-      [value.op for value in [sums, *flatten_rows(wholes)]]):
-    micro_batch = None
-  return Validation(feed, names, sums, is_validating, weighted=weighted, losses=towers[0].losses,
-                    sum_workers=sum_workers, wholes=wholes, micro_batch=micro_batch)
+  needed = find_needed([value.op for value in [sums, *flatten_rows(wholes)]])
+  numbers = [('micro_batch', towers[0].global_batch.micro_batch),
+             *(('shift', shift) for shift in tf.get_collection(PASS_SHIFTS))]
+  return Validation(
+      feed, names, sums, is_validating, weighted=weighted, losses=towers[0].losses,
+      sum_workers=sum_workers, wholes=wholes, numbers=[
+          (name, number) for name, number in numbers
+          if number is not None and number.op in needed])
 
 
 def _build_sum_of_workers(size, workers):
@@ -156,8 +163,8 @@ def build_measuring_towers(model: Model, towers: Sequence[ForwardPass], *, store
   Raises:
     UsageError: a variable of False alone, or one that is read in place of its replica.
   """
-  call = ModelCall(model, store, towers[0].global_batch, begin_draws(store.seed),
-                   precision=precision)
+  call = ModelCall(model, store, towers[0].global_batch,
+                   begin_draws(store.seed, read_shift=read_pass_shift), precision=precision)
   before, measuring = tf.global_variables(), []
   for index, tower in enumerate(towers):
     recording, replicas = record_tower(tower.device), store.replicas.get(index, {})
@@ -212,13 +219,15 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
   number = get_micro_batch_in_validation() if accumulate > 1 else None
   whole = join_batches([batch], micro_batch=None if number is None else number.read_value())
   [batch] = whole.batches
-  call = ModelCall(model, store, whole, begin_draws(store.seed),
+  call = ModelCall(model, store, whole, begin_draws(store.seed, read_shift=read_pass_shift),
                    precision=precision)
   with counted_by(snapshots[step.op.name]):
     tower = build_forward(call, batch, recording, index=index, instead=snapshots)
   _check_snapshots(variables, recording.list_ops())
-  return build_validation([tower], feed=feed, is_validating=None, workers=workers)._replace(
-      snapshot_op=snapshot_op, micro_batch_variable=number)
+  validation = build_validation([tower], feed=feed, is_validating=None, workers=workers)
+  make = dict(micro_batch=get_micro_batch_in_validation, shift=get_pass_shift)
+  return validation._replace(snapshot_op=snapshot_op, variables={
+      name: make[name]() for name, _ in validation.numbers})
 
 
 def _check_snapshots(variables, ops):

@@ -139,21 +139,44 @@ def test_what_is_drawn_for_a_row_is_that_of_validation_whatever_a_run_takes(
                  **shape).session()
 
   draw = {fixed: fixed_noisy, looped: looped_noisy}.get(shape.get('model'), noisy)
+  kinds = ('from_arrays', 3), ('arrays', 1), ('arrays', 6), ('batches', None)
   with open_session(num_towers=1) as plain:
     plain.train()
     expected = plain.validate()
-    outputs = plain.predict(FEATURES, lambda features: net(noisy(features)))
+    outputs = [plain.predict(FEATURES, lambda features: net(noisy(features))) for _ in kinds]
   with open_session(**shape) as session:
     session.train()
     assert session.validate() == pytest.approx(expected, abs=1e-5)
     drawn = functools.partial(session.predict, function=lambda features: net(draw(features)))
-    for kind, size in (('from_arrays', 3), ('arrays', 1), ('arrays', 6), ('batches', None)):
+    for (kind, size), output in zip(kinds, outputs):
       assert session.evaluate(given(kind), batch_size=size) == pytest.approx(expected, abs=1e-5)
-      np.testing.assert_allclose(drawn(given(kind), batch_size=size), outputs, atol=1e-5)
+      np.testing.assert_allclose(drawn(given(kind), batch_size=size), output, atol=1e-5)
     saved = session.save(str(tmp_path))
   assert towers.evaluate(saved, drawing, given('batches'), num_towers=2, batch_size=4, seed=3,
                          device='cpu') == pytest.approx(expected, abs=1e-5)
   assert 'neither found nor counted' not in caplog.text
+
+
+@pytest.mark.parametrize('shape', small.nightly_but([dict(num_towers=2, accumulate=2)], [
+    dict(num_towers=1), dict(num_towers=2, accumulate=2),
+    dict(num_towers=2, tower_build='clone', input_mode='next'),
+    dict(num_towers=3, validation_tower=True, accumulate=2)]), ids=lambda shape: '-'.join(shape))
+def test_no_two_rows_of_a_pass_and_no_two_calls_of_predict_draw_the_same(shape):
+  def draw(features):
+    return tf.random.normal([tf.shape(features)[0]])
+
+  def model(batch, is_training):
+    noise = towers.Whole(np.array, [draw(batch[0])])
+    return net(batch[0])[:, 0], {'noise': noise}
+
+  with build(model=model, **shape).session() as session:
+    session.train()
+    assert len(np.unique(session.validate()['noise'])) == len(FEATURES)
+    drawn = [session.predict(FEATURES, draw), session.predict(FEATURES[:1], draw),
+             session.predict(FEATURES[:1], lambda features: draw(features))]
+    assert len(np.unique(np.concatenate(drawn))) == len(FEATURES) + 2
+    session.train()
+    assert np.isin(session.predict(FEATURES, draw), drawn[0]).sum() == 0
 
 
 def count_calls(monkeypatch, name):

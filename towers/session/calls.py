@@ -7,6 +7,7 @@ import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from towers.tensorflow_v1 import Call
+from towers.tower.drawing.draws import shift_of
 from towers.training_graph import TrainingGraph
 from towers.whole import flatten_rows
 
@@ -43,7 +44,7 @@ class Calls:
   def __init__(self, session: Any, program: TrainingGraph):
     self._session, self._program = session, program
     self.update: Optional[Update] = None
-    self._micro_batch = 0  # Of a global batch, that the next run measures.
+    self._numbers: List[int] = []  # Of what the next run measures, see `Validation.numbers`.
     gradients, validation = program.gradients, program.validation
     train = [gradients.loss, program.train_op, program.input_wait]
     if gradients.begins_with_loss:
@@ -68,9 +69,9 @@ class Calls:
         self.measure = Call(session, measured)
         self.fetches['measure_and_train'] = measured + train
       else:
-        number = [] if validation.micro_batch is None else [validation.micro_batch]
-        switched = session.make_callable(measured, feed_list=[validation.is_validating, *number])
-        self.measure = lambda: switched(True, *[self._micro_batch] * len(number))
+        switched = session.make_callable(measured, feed_list=[
+            validation.is_validating, *(number for _, number in validation.numbers)])
+        self.measure = lambda: switched(True, *self._numbers)
     self.plain: Dict[str, Any] = {
         name: Call(session, fetches) for name, fetches in self.fetches.items()}
     self.chosen = self.plain
@@ -81,10 +82,12 @@ class Calls:
   def begin_run(self, num_runs: int) -> None:
     """Says after how many runs of its pass the next one measures, where its draws depend on it."""
     validation = self._program.validation
-    if validation is not None and validation.micro_batch is not None:
-      self._micro_batch = num_runs % self._program.plan.accumulate
-      if validation.micro_batch_variable is not None:
-        validation.micro_batch_variable.load(self._micro_batch, self._session)
+    if validation is not None and validation.numbers:
+      batch, micro_batch = divmod(num_runs, self._program.plan.accumulate)
+      values = dict(micro_batch=micro_batch, shift=shift_of(batch))
+      self._numbers = [values[name] for name, _ in validation.numbers]
+      for name, variable in validation.variables.items():
+        variable.load(values[name], self._session)
 
   def measure_update(self, is_measured: bool) -> None:
     """Sets whether the next steps also compute `update`; the program must have a gradient norm."""

@@ -11,6 +11,7 @@ costs little more than a run.
 
 import contextlib
 import functools
+import itertools
 import os
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
@@ -39,7 +40,7 @@ from towers.session.serving import call_predict, name_function, name_outputs
 from towers.session.validation_pass import ValidationPass
 from towers.tensorflow_v1 import RUN_ERRORS, Call, Operation, Tensor, tf
 from towers.tower.all_towers import join_sums
-from towers.tower.drawing.draws import begin_draws
+from towers.tower.drawing.draws import begin_draws, shift_of
 from towers.tower.forward_pass import build_forward, build_outputs
 from towers.tower.global_batch import join_batches
 from towers.tower.losses import ScalarLoss
@@ -122,7 +123,9 @@ class Forward:
     self._is_filled = is_filled
     self.version: Any = None
     self._function, self._is_compared = name_function(compute), is_model
-    self._begin: Optional[Tensor] = None  # Place of a run's first row, if the model draws.
+    # Of a run whose model draws: the place of its first row, and the shift of its global batch.
+    self._begin: Optional[Tensor] = None
+    self._shift: Optional[Tensor] = None
     with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement, seed=seed)
       half = build_precision(precision, devices=names, loss_scale=1.0)
@@ -134,7 +137,7 @@ class Forward:
         with tf.device(HOST):
           self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True,
                                      is_padded=num_rows is not None and is_filled))
-      draws = begin_draws(store.seed, self._read_begin)
+      draws = begin_draws(store.seed, self._read_begin, self._read_shift)
       whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
@@ -171,14 +174,17 @@ class Forward:
   def measure(self, rows: Rows) -> Dict[str, float]:
     """Returns the mean of the loss and of each metric that has one over all rows."""
     measured = ValidationPass(**self._names, num_steps=0, step=0, rows=WholeRows(self._wholes))
-    for (sums, *values), _ in self._run(rows):
+    for (sums, *values), _ in self._run(rows, itertools.count()):
       measured.add(sums, values)
     return measured.means(leaves_out=True)
 
-  def predict(self, rows: Rows) -> Dict[str, Any]:
-    """Returns the outputs for each row, in order, by name; as lists where rows differ in size."""
+  def predict(self, rows: Rows, numbers: Iterator[int]) -> Dict[str, Any]:
+    """Returns the outputs for each row, in order, by name; as lists where rows differ in size.
+
+    Of the `numbers` each global batch takes one, by which it draws others than those before.
+    """
     parts: Dict[str, List[np.ndarray]] = {}
-    for of_towers, counts in self._run(rows):
+    for of_towers, counts in self._run(rows, numbers):
       for outputs, count in zip(of_towers, counts):
         for name, values in outputs.items():
           num_rows = self._num_rows or max(count, 1)
@@ -200,16 +206,25 @@ class Forward:
       self._begin = tf.placeholder(tf.int64, [], 'begin')
     return self._begin
 
-  def _run(self, rows: Rows) -> Iterator[Tuple[Any, List[int]]]:
+  def _read_shift(self):
+    """Returns what the run's global batch adds to the step, a tensor to feed."""
+    self._shift = tf.placeholder(tf.int64, [], 'shift')
+    return self._shift
+
+  def _run(self, rows: Rows, numbers: Iterator[int]) -> Iterator[Tuple[Any, List[int]]]:
     """Yields what is fetched for each batch, and how many rows each tower has of it.
 
     The first towers have the rows; of few rows, the outputs of the others are not fetched.
     """
-    num_towers = len(self._batches)
+    num_towers, shift = len(self._batches), 0
     for place, arrays in self._cut(rows.batches):
       counts = self._deal(len(arrays[0]))
       fetches, needed = self._choose(max(1, num_towers - counts.count(0)))
-      feed_dict: Dict[Any, Any] = {} if self._begin is None else {self._begin: place}
+      if place == 0:
+        shift = shift_of(next(numbers))
+      feed_dict: Dict[Any, Any] = {
+          number: value for number, value in ((self._begin, place), (self._shift, shift))
+          if number is not None}
       first = 0
       for batch, count in zip(self._batches, counts):
         # A tower without a row gets one all the same, which does not count.
@@ -285,11 +300,16 @@ def _differ(*outputs):
 
 
 class ForwardCache:
-  """The models and functions that a session was last asked for, each in an open `Forward`."""
+  """The models and functions that a session was last asked for, each in an open `Forward`.
+
+  Attributes:
+    numbers: of the global batches that functions have been asked for.
+  """
 
   def __init__(self, program: Any):
     self._program = program
     self._kept: List[Tuple[Any, Forward]] = []  # By key, the newest at the end.
+    self.numbers = itertools.count()
     self._prepare_read = functools.lru_cache(maxsize=None)(self._build_read)
 
   def find(self, compute: Callable[..., Any], rows: Rows, engine: Any, *,

@@ -183,7 +183,8 @@ class Session(OpenSession):
       batch_size: rows at a time, of what does not come in batches; None for the program's.
 
     Returns:
-      An array with a row for each example, a list if rows differ in size; or a dict of these.
+      An array with a row for each example, a list if rows differ in size; or a dict of these. What
+      the function draws is drawn anew in each call, the same on any towers.
 
     Raises:
       UsageError: the function does not fit the examples, or has variables of its own.
@@ -194,7 +195,7 @@ class Session(OpenSession):
                        'tf.argmax(net(images), 1)), or session.predict(images, model.predict) of a '
                        'towers.KerasModel.')
     with self._forwarded('predict', function, examples, batch_size) as (model, rows):
-      found = model.predict(rows)
+      found = model.predict(rows, self._forward_cache.numbers)
     return found['output'] if list(found) == ['output'] else found
 
   def run(self, fetches: Any, feed_dict: Optional[Dict[Any, Any]] = None, options: Any = None,

@@ -26,7 +26,7 @@ from towers.tower.all_towers import join_sums
 from towers.tower.batch_norm.join_towers import BATCH_NORMS, join_moments, needs_all_moments
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.cloning.cloner import Cloner
-from towers.tower.drawing.draws import begin_draws
+from towers.tower.drawing.draws import begin_draws, read_pass_shift
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
 from towers.tower.recording import record_tower
@@ -69,7 +69,9 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   check_choice('batch_norm', batch_norm, BATCH_NORMS)
   joined = global_batch.join_batches(
       batches, accumulate=accumulate, num_workers=workers.num_workers)
-  call = ModelCall(model, store, joined, begin_draws(store.seed), is_training, precision,
+  draws = begin_draws(
+      store.seed, read_shift=None if isinstance(is_training, bool) else read_pass_shift)
+  call = ModelCall(model, store, joined, draws, is_training, precision,
                    joins_norms=batch_norm == 'sync' and joined.num_towers > 1)
   cloner = Cloner(build, store, joined.batches, left_out=() if needs_all_moments(
       batch_norm, joined) else (BATCH_MOMENTS,))

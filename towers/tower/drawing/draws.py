@@ -5,7 +5,8 @@ another model than one. Its stateless twin takes its place, which draws by
 
   key        (seed, name of the op in the tower)
   counter    (step, turn of the loop), and the place of the tower's first row; a loop over the rows,
-             as of `tf.map_fn`, counts by their places
+             as of `tf.map_fn`, counts by their places; in validation and what predicts also by the
+             number of the batch
 
 so that neither the number of towers, workers and micro-batches nor the input mode changes what is
 drawn for an example, and neither a validation, a second try nor a resumed run moves it. What has
@@ -34,6 +35,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import numpy as np
 
+from towers.base.splitmix import GOLDEN, as_int64
 from towers.base.usage_error import UsageError
 from towers.graph.source_lines import format_op
 from towers.graph.walk import find_dependents, find_loops, find_taken_apart
@@ -41,13 +43,15 @@ from towers.input.batch import Batch
 from towers.input.cut import leading_size
 from towers.input.row_offsets import build_row_offsets
 from towers.placement import philox, randomness
-from towers.placement.counters import get_global_step
+from towers.placement.counters import get_global_step, get_pass_shift
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import Operation, Tensor, replace_tensor, replaced, tf
 from towers.tower.drawing.layouts import Layout, Layouts, find_layouts, guess_layout, is_clear
 
 # Numbers that 1.14 may draw for a global batch: 256 MB.
 _MOST_NUMBERS = 2 ** 26
+# The collection of what `read_pass_shift` has returned.
+PASS_SHIFTS = 'towers/pass_shifts'
 # A counter of 64 bits holds the step below the turn, and the turn below that of an outer loop.
 _MOST_STEPS, _MOST_TURNS = 2 ** 32, 2 ** 16
 
@@ -71,14 +75,31 @@ class Draws(NamedTuple):
   read_begin: Optional[Callable[[], Tensor]] = None
 
 
-def begin_draws(seed: int, read_begin: Optional[Callable[[], Tensor]] = None) -> Draws:
-  """Returns what the draws of a program's towers depend on, see `Draws`."""
+def begin_draws(seed: int, read_begin: Optional[Callable[[], Tensor]] = None,
+                read_shift: Optional[Callable[[], Tensor]] = None) -> Draws:
+  """Returns what the draws of a program's towers depend on, see `Draws`.
+
+  What `read_shift` returns, as `shift_of` a batch's number, is added to the step; None for 0.
+  """
   @functools.lru_cache(maxsize=None)
   def read_step():
     with tf.device(HOST), tf.name_scope('run/'), tf.control_dependencies(None):
-      return get_global_step().read_value()
+      step = get_global_step().read_value()
+      return step if read_shift is None else step + read_shift()
 
   return Draws(seed, read_step, [], {}, read_begin)
+
+
+def read_pass_shift() -> Tensor:
+  """Returns the shift of a run that may validate, a tensor to feed there."""
+  shift = get_pass_shift().read_value()
+  tf.add_to_collection(PASS_SHIFTS, shift)
+  return shift
+
+
+def shift_of(batch: int) -> int:
+  """Returns what the draws of a pass's global batch of this number add to the step."""
+  return as_int64(GOLDEN * batch)
 
 
 def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch,
