@@ -46,7 +46,8 @@ def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
   """
   plan, templates = feed.inputs.plan, feed.templates
   taken = templates[0].tensors
-  wanted = f'{tf.nest.map_structure(describe_part, taken)}, any number of rows of each'
+  wanted = (f'{tf.nest.map_structure(describe_part, taken)}, 1 to '
+            f'batch_size={plan.batch_size} rows of each')
   try:
     tf.nest.assert_same_structure(taken, batch)
     arrays = list(map(np.asarray, tf.nest.flatten(batch)))
