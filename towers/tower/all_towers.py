@@ -21,7 +21,7 @@ others.
 
 import contextlib
 import itertools
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
@@ -155,16 +155,16 @@ def is_own(op: Operation, tensors: Any) -> bool:
              for source in find_needed([op], by_control=False, without=sums))
 
 
-def leave_out_unfed(ops: Iterable[Operation]) -> None:
+def leave_out_unfed(placeholders: Sequence[Operation]) -> None:
   """Leaves out sums of what nothing feeds, as when a functional model of Keras is built, or called
-  on placeholders of an earlier call; `ops` are those of a call of the model."""
-  placeholders = tf.get_collection_ref(_PLACEHOLDERS)
-  placeholders += [op for op in ops if op.type == 'Placeholder']
-  if placeholders:
-    unfed = find_dependents(placeholders, by_control=False)
+  on placeholders of an earlier call; those given are of this one."""
+  unfed = tf.get_collection_ref(_PLACEHOLDERS)
+  unfed += placeholders
+  if unfed:
+    dependents = find_dependents(unfed, by_control=False)
     for key in (SUMS, OWN_SUMS):
       sums = tf.get_collection_ref(key)
-      sums[:] = [tensor for tensor in sums if tensor.op not in unfed]
+      sums[:] = [tensor for tensor in sums if tensor.op not in dependents]
 
 
 def _check(name, x, context, has_shape, advice):

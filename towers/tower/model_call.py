@@ -9,7 +9,7 @@ from towers.data.composite import decode_batch
 from towers.graph.postponed import postpone_writes
 from towers.placement import variables
 from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
-from towers.tower.all_towers import is_own, leave_out_unfed
+from towers.tower.all_towers import is_own
 from towers.tower.batch_norm.other_layers import joining_norms
 from towers.tower.drawing.draws import Draws
 from towers.tower.foreign.calls import call_as_is
@@ -82,9 +82,8 @@ class ModelCall(NamedTuple):
       contexts.enter_context(answering(self.is_training))
       num_ops = len(tf.get_default_graph().get_operations())
       returned = call_as_is(self.model, decode_batch(tensors), self.is_training)
-      ops = tf.get_default_graph().get_operations()[num_ops:]
-      leave_out_unfed(ops)
       if self.postpones:
+        ops = tf.get_default_graph().get_operations()[num_ops:]
         self._postpone_writes(ops, returned, tensors)
       return returned
 

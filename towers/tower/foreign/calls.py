@@ -1,6 +1,6 @@
 """Calls of models that bring along what another loop needs: placeholders, and an optimizer.
 
-  placeholder   that the result needs, and nothing feeds: refused, see `placeholders`
+  placeholder   that nothing feeds: refused if the result needs it, see `placeholders`
   optimizer     makes neither updates nor slots, since the program's own one trains
   step counter  of such an optimizer: counts the steps of the program; global_step is its own
   session       that the model makes: runs on the host, and what it assigns are first values
@@ -17,6 +17,7 @@ from towers.graph.walk import find_dependents, find_needed, list_ops
 from towers.placement.counters import get_global_step
 from towers.placement.set_values import READS_VALUE, LazySession
 from towers.tensorflow_v1 import BaseSession, Graph, Operation, Optimizer, replaced, tf
+from towers.tower.all_towers import leave_out_unfed
 
 # Collections: of each call that goes on the number of the last op before it; of optimizers that
 # models make their classes' names.
@@ -61,6 +62,7 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
   if placeholders or idle:
     _check([*filter(tf.is_tensor, values), *tf.get_collection(tf.GraphKeys.UPDATE_OPS)],
            placeholders, idle)
+  leave_out_unfed(placeholders)
   return returned
 
 
