@@ -10,6 +10,7 @@ import pytest
 from tests.harness import small
 from tests.input.test_shapes import KINDS, SEED
 from towers.data.examples import Buckets, Mixture
+from towers.input import epoch_dataset
 from towers.input.pipeline import build_inputs
 from towers.input.plan import LAST_BATCHES, build_plan
 from towers.tensorflow_v1 import tf
@@ -150,3 +151,23 @@ def test_the_input_takes_what_the_plan_says(last_batch, kind):
       note(taken, plan, step, ids.tolist())
   check_epochs(taken, 53, dict.fromkeys(taken, 52 if last_batch == 'drop' else 0))
   assert len(taken) > 4
+
+
+def test_a_span_asks_python_for_no_empty_block(monkeypatch):
+  sizes, number = [], tf.numpy_function
+
+  def spy(function, *args, **settings):
+    def counted(*values):
+      found = function(*values)
+      if function.__name__ == 'take':
+        sizes.append(len(found))
+      return found
+    return number(counted, *args, **settings)
+
+  monkeypatch.setattr(tf, 'numpy_function', spy)
+  monkeypatch.setattr(epoch_dataset, '_BLOCK', 4)
+  _, (plan, steps) = plans_of([(16, 1, 2, 2), (10, 1, 2, 9)], 53, ['keep'] * 2)
+  found = take('records', 'split', plan, steps)
+  for step, ids in zip(steps, found):
+    np.testing.assert_array_equal(ids, plan.indices_at(step, seed=SEED))
+  assert len(sizes) > 20 and min(sizes) > 0

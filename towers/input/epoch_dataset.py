@@ -51,7 +51,8 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
   def build_elements(packed):
     span = Span(*tf.unstack(packed))
     if examples.elements is None:
-      elements = _order_indices(examples, plan, shard, packed, fed.start, seed=seed)
+      elements = _order_indices(examples, plan, shard, packed, fed.start, seed=seed,
+                                most=span.end - span.position)
     else:
       elements = examples.elements(*fed.arrays)
       if not (examples.read or examples.parse_example):
@@ -89,7 +90,8 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
       spans = tf.data.Dataset.from_tensor_slices(call(find_spans, later, [None, len(Span._fields)]))
       elements = spans.flat_map(as_written(build_elements))
     else:  # Only their order depends on the epoch, and joining spans would cost as much as batches.
-      elements = parse(_order_indices(examples, plan, shard, later, fed.start, seed=seed))
+      elements = parse(_order_indices(examples, plan, shard, later, fed.start, seed=seed,
+                                      most=plan.num_examples))
     if plan.carries:
       return elements
     is_counted = shard.num_shards > 1 and not plan.is_even
@@ -108,10 +110,11 @@ def _encode_examples(elements, examples):
   return elements if examples.parse_batch else encode_dataset(elements, examples.name)
 
 
-def _order_indices(examples, plan, shard, taken, start, *, seed):
+def _order_indices(examples, plan, shard, taken, start, *, seed, most):
   """Returns the indices that a shard takes, as a data set: in a span, or in all of an epoch.
 
-  What is `taken` is a span, or how much later the epoch is than the one in which steps begin.
+  What is `taken` is a span, or how much later the epoch is than the one in which steps begin: at
+  `most` so many.
 
   A thread of the input runs Python for their order. Ops would permute as fast, but take eight
   iterators two seconds to build and as long to start.
@@ -135,8 +138,8 @@ def _order_indices(examples, plan, shard, taken, start, *, seed):
     indices.set_shape([None])
     return indices
 
-  # A resumed epoch has fewer, and empty blocks at its end.
-  return unbatch(tf.data.Dataset.range(0, plan.num_examples, size).map(as_written(order_block)))
+  # An epoch of which a run has resumed in the middle has fewer, and empty blocks at its end.
+  return unbatch(tf.data.Dataset.range(0, most, size).map(as_written(order_block)))
 
 
 def _order_elements(elements, examples, plan, shard, span, *, seed):
