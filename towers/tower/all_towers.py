@@ -307,7 +307,7 @@ def match_towers(collection: str, towers: Sequence[ForwardPass]) -> List[List[Te
 
 
 def _match_gradients(sums, towers):
-  """Returns the gradients of sums, for each those of all towers."""
+  """Returns the gradients of sums, for each those of all towers, in the backward pass's order."""
   gradients: Dict[str, List[Tensor]] = {}
   for gradient in tf.get_collection(SUM_GRADIENTS):
     gradients.setdefault(gradient.op.name.rpartition(_GRADIENT)[0], []).append(gradient)
@@ -317,7 +317,7 @@ def _match_gradients(sums, towers):
     _check_all(row[0].op, 'gradients', [len(each) == max(map(len, of_sum)) for each in of_sum],
                towers)
     found += zip(*of_sum)
-  return found
+  return sorted(found, key=lambda row: row[0].op._id)
 
 
 def _check_all(op, what, is_in, towers):
