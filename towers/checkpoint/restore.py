@@ -28,6 +28,7 @@ from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import choose_all
 from towers.tensorflow_v1 import Session, Variable, tf
 from towers.update.moving_averages import NOT_VARIABLES, Averages, name_average
+from towers.update.slots import MADE
 from towers.warm_start.matching import Names, rename
 from towers.warm_start.slices import Tensor, VariableSlice, find_slice
 from towers.warm_start.warm_start import load_values
@@ -148,9 +149,12 @@ def restore_variables(session: Session, path: str, *, averages: Optional[Average
   reader = open_reader(path)
   tensors = read_tensors(reader)
   sources = _find_sources(path, names, tensors)
+  slices = {variable: find_slice(variable, sources) for variable in tf.global_variables()}
+  _follow_slots(sources, {
+      variable.op.name: piece.name in sources and _fits(tensors[sources[piece.name]], piece.tensor)
+      for variable, piece in slices.items()}, tensors, reader, path)
   saved = {name: tensors[source] for name, source in sources.items()}
   averaged = set(averages.variables.values()) if averages else set()
-  slices = {variable: find_slice(variable, saved) for variable in tf.global_variables()}
   expected = {piece.name: piece.tensor for variable, piece in slices.items()
               if variable not in averaged}
   of_weights = {name_average(name) for name in expected} - set(expected)
@@ -159,7 +163,7 @@ def restore_variables(session: Session, path: str, *, averages: Optional[Average
     expected.update({slices[variable].name: slices[variable].tensor for variable in averaged})
   elif has_averages:
     saved = {name: tensor for name, tensor in saved.items() if name not in of_weights}
-  kept = _choose_new(path, new, saved, expected)
+  kept = _choose_new(path, new, saved, expected, sources)
   saved = {name: tensor for name, tensor in saved.items() if name not in kept}
   # Before any tensor is read, so that a strange file never makes TensorFlow allocate its claims.
   check_same_variables(
@@ -194,13 +198,54 @@ def _find_sources(path, names, tensors) -> Dict[str, str]:
   return sources
 
 
-def _choose_new(path, new, saved, expected):
+def _follow_slots(sources, fits, tensors, reader, path):
+  """Lets an optimizer's own numbers, such as powers of beta, come from where its slots do.
+
+  Their names tell the order of groups alone. `fits` says of each variable whether the checkpoint
+  has it: an optimizer none of whose slots it has starts anew.
+  """
+  weights = tuple(f'{variable.op.name}/' for variable in tf.trainable_variables())
+  others, untold, left = set(fits), [], []
+  kinds: Dict[str, List[str]] = {}  # Of each, the names of those that go on.
+  for key in tf.get_default_graph().get_all_collection_keys():
+    made = [variable.op.name for variable in tf.get_collection(key) if key.startswith(MADE)]
+    slots = {name for name in made if name.startswith(weights)}
+    goes_on = any(fits[slot] for slot in slots)
+    for name in [name for name in made if slots and name not in slots]:
+      others.discard(name)
+      kinds.setdefault(_split(name)[0], []).extend([name] * goes_on)
+  for kind, names in kinds.items():
+    saved = [sources.pop(name) for name in sorted(set(sources) - others, key=_split)
+             if _split(name)[0] == kind]
+    if names and len(saved) not in (0, len(names)):
+      values = [tensors[name].shape.as_list() or reader.get_tensor(name).item() for name in saved]
+      if any(isinstance(value, list) or value != values[0] for value in values):
+        untold += [f'{name}: {value}' for name, value in zip(saved, values)]
+        left += [f'{name + "$"!r}: None' for name in saved[1:] or saved]
+      saved = saved[:1] * len(names)
+    sources.update(zip(sorted(names, key=_split), saved))
+  if untold:
+    raise UsageError(
+        f'The checkpoint {path} has own numbers of several optimizers, in the order of their '
+        f'groups, and it cannot be told which go on here:\n{format_lines(untold)}\nLeave all but '
+        f"one group's behind, as session.restore(folder, map={{{', '.join(left)}}}).")
+
+
+def _split(name):
+  """Returns a name without the number that TensorFlow appends, and the number."""
+  kind, _, number = name.rpartition('_')
+  return (kind, int(number)) if number.isdigit() else (name, 0)
+
+
+def _choose_new(path, new, saved, expected, sources):
   """Returns the names under `new`; refuses one that the checkpoint has."""
   kept = set(choose_all('new', new, expected, what='variable of the program'))
   there = sorted(name for name in kept if name in saved and _fits(saved[name], expected[name]))
   if there:
-    raise UsageError(f'new: {path} has {there[0]}. Name what it lacks, as {there[0]}/ for the '
-                     f'slots; or leave the value behind, by map={{{there[0] + "$"!r}: None}}.')
+    source = sources[there[0]]
+    raise UsageError(f'new: {there[0]} goes on from {source} of {path}. Name what that lacks, as '
+                     f'{there[0]}/ for the slots; or leave the value behind, by '
+                     f'map={{{source + "$"!r}: None}}.')
   return kept
 
 

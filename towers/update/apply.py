@@ -19,7 +19,7 @@ from towers.update.groups import Group
 from towers.update.moving_averages import Averages
 from towers.update.nan_guard import build_is_finite, run_guarded
 from towers.update.optimizer_function import FunctionOptimizer
-from towers.update.slots import SlotCreator, make_slots
+from towers.update.slots import SlotCreator, make_slots, noting_made
 from towers.update.summary_tags import tags_empty_unless
 
 
@@ -79,7 +79,8 @@ def _build_step(reduced, groups, weight_decay, guard, is_compiled, averages):
   if gate is not None:
     writes = writes._replace(late=gate.pass_writes(writes.late))
   for group, indices in groups:
-    make_slots(group.optimizer, [reduced.gradients[index][1] for index in indices])
+    with noting_made(group.names):
+      make_slots(group.optimizer, [reduced.gradients[index][1] for index in indices])
   with tf.device(HOST):
     # Not under the guard: every op there waits for it, even constants, and the counters for these.
     one, seen = tf.constant(1, tf.int64), reduced.num_examples
@@ -122,7 +123,8 @@ def _apply_gradients(reduced, groups, before, gate=None, beside=()):
     applied = list(beside)
     for group, indices in groups:
       optimizer = group.optimizer
-      with _merging_once(optimizer), gate.gating(optimizer) if gate else contextlib.nullcontext():
+      with _merging_once(optimizer), noting_made(group.names), \
+          gate.gating(optimizer) if gate else contextlib.nullcontext():
         applied.append(_apply_group(optimizer, reduced, indices) if group.every == 1 else
                        _apply_in_turn(group, reduced, indices))
     return applied[0] if len(applied) == 1 else tf.group(*applied)

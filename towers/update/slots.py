@@ -7,7 +7,8 @@ ops, with the same names, devices and initial values.
 An optimizer of somebody's own may make variables in `apply_gradients` instead, see `SlotCreator`.
 """
 
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+import contextlib
+from typing import Any, Callable, Collection, Dict, Iterator, List, Sequence, Tuple
 
 from towers.base.usage_error import UsageError
 from towers.graph.source_lines import format_op
@@ -15,6 +16,18 @@ from towers.graph.walk import find_needed, sort
 from towers.placement.replicas import IS_REPLICA, REPLICAS
 from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import Optimizer, Tensor, Variable, import_placed, replaced, tf
+
+# Begins the name of the collection of what a group's optimizer has made.
+MADE = 'made_by_optimizer_of/'
+
+
+@contextlib.contextmanager
+def noting_made(names: Collection[str]) -> Iterator[None]:
+  """Opens a context that notes the variables made there: by the optimizer of these `names`."""
+  num_others = len(tf.global_variables())
+  yield
+  for variable in tf.global_variables()[num_others:]:
+    tf.add_to_collection(MADE + min(names), variable)
 
 
 def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
