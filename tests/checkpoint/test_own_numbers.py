@@ -44,7 +44,7 @@ ROWS_OF_PROGRAMS = {
     'unfrozen': [HEAD, TWO], 'the other': [HEAD, BACKBONE],
     'split': [ONE, TWO], 'joined': [TWO, ONE], 'twice': [HEAD, TWO, TWO],
     'functions': [HEAD_BY_FUNCTION, TWO_BY_FUNCTIONS, TWO_BY_FUNCTIONS]}
-TOWERS = [(1, 'host'), (2, 'host'), (2, 'replicated')]
+TOWERS = {'one': (1, 'host'), 'two': (2, 'host'), 'replicas': (2, 'replicated')}
 
 
 def run_by_hand(factors):
@@ -65,8 +65,8 @@ def run_by_hand(factors):
     return losses
 
 
-def open_program(settings, towers_and_placement, first):
-  num_towers, placement = towers_and_placement
+def open_program(settings, shape='one', first=0):
+  num_towers, placement = TOWERS[shape]
   with tf.Graph().as_default():
     return towers.Program(
         lambda batch, is_training: loss_of(batch[0], first), train=towers.from_arrays(ROWS),
@@ -91,13 +91,13 @@ def restore(session, folder, **arguments):
   raise AssertionError(said)
 
 
-@pytest.mark.parametrize('row,towers_and_placement,first', nightly_but(
-    [('unfrozen', TOWERS[0], 0), ('split', TOWERS[1], 1), ('functions', TOWERS[2], 0)],
+@pytest.mark.parametrize('row,shape,first', nightly_but(
+    [('unfrozen', 'one', 0), ('split', 'two', 1), ('functions', 'replicas', 0)],
     itertools.product(ROWS_OF_PROGRAMS, TOWERS, (0, 1))))
-def test_own_numbers_go_with_the_slots(row, towers_and_placement, first, tmp_path):
+def test_own_numbers_go_with_the_slots(row, shape, first, tmp_path):
   programs, losses = ROWS_OF_PROGRAMS[row], []
   for index, (settings, _) in enumerate(programs):
-    with open_program(settings, towers_and_placement, first) as session:
+    with open_program(settings, shape, first) as session:
       said = restore(session, str(tmp_path)) if index else ''
       is_exact = row in ('split', 'joined') or settings is programs[index - 1][0]
       assert bool(said) != (index == 0 or is_exact), said
@@ -111,15 +111,27 @@ def test_own_numbers_go_with_the_slots(row, towers_and_placement, first, tmp_pat
 def test_which_go_on_is_asked_where_it_cannot_be_told(kept, left, tmp_path):
   folder = str(tmp_path)
   for settings, _ in (HEAD, TWO):
-    with open_program(settings, TOWERS[0], 0) as session:
+    with open_program(settings) as session:
       if settings is TWO[0]:
         restore(session, folder)
       for _ in range(NUM_STEPS):
         session.train()
       session.save(folder)
   saved = read_checkpoint(folder)
-  with open_program(ONE[0], TOWERS[0], 0) as session:
+  with open_program(ONE[0]) as session:
     with pytest.raises(UsageError, match=r'beta1_power: 0\.53\d+\n.*beta1_power_1: 0\.31\d+\n'):
       session.restore(folder)
     session.restore(folder, map={f'apply/beta{index}_power{left}$': None for index in (1, 2)})
     assert session.run('apply/beta1_power') == saved[kept]
+
+
+@pytest.mark.parametrize('shapes', [('replicas', 'one'), ('one', 'replicas')])
+def test_a_function_whose_replicas_have_numbers_goes_on_in_another_shape(shapes, tmp_path):
+  losses = []
+  for shape in shapes:
+    with open_program(HEAD_BY_FUNCTION[0], shape) as session:
+      if losses:
+        session.restore(str(tmp_path))
+      losses += [session.train() for _ in range(NUM_STEPS)]
+      session.save(str(tmp_path))
+  np.testing.assert_allclose(losses, run_by_hand([(0, 1)] * 2), rtol=0, atol=2e-5)
