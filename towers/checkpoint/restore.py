@@ -3,6 +3,7 @@
                         variable                  in the checkpoint
   of a model            hidden/weights            hidden/weights
   of a partitioner      table/part_1              rows 4 to 7 of table, however that was cut
+  of an optimizer       apply/beta1_power_1       apply/beta1_power, if its slots were of that
 
 Checkpoints of another program are refused, unless the caller says what is new in it, and what has
 another name. Averages of the weights may be turned on or off in the middle of a run: those that a
@@ -218,7 +219,7 @@ def _follow_slots(sources, fits, tensors, reader, path):
     saved = [sources.pop(name) for name in sorted(set(sources) - others, key=_split)
              if _split(name)[0] == kind]
     if names and len(saved) not in (0, len(names)):
-      values = [tensors[name].shape.as_list() or reader.get_tensor(name).item() for name in saved]
+      values = [tensors[name].shape.as_list() or reader.get_tensor(name) for name in saved]
       if any(isinstance(value, list) or value != values[0] for value in values):
         untold += [f'{name}: {value}' for name, value in zip(saved, values)]
         left += [f'{name + "$"!r}: None' for name in saved[1:] or saved]
