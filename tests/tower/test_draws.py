@@ -332,6 +332,41 @@ def test_towers_with_the_rows_of_all_draw_what_one_tower_draws(num_towers, mode)
   np.testing.assert_allclose(train(num_towers, mode), train(1, 'split'), rtol=1e-5)
 
 
+def up_to_the_longest(gather, h):
+  """Draws for each of the times of a batch whose examples are cut at the longest."""
+  [rows] = tf.get_collection('rows')[-1:]
+  lengths = 1 + tf.cast(4 * tf.abs(rows[:, 0]), tf.int32)
+  longest = tf.reduce_max(gather(lengths))
+  size = rows.shape[0] if rows.shape[0].value else tf.shape(rows)[0]
+  mask = tf.sequence_mask(lengths, longest, tf.float32)[..., None]
+  times = tf.tile(h[:, None], [1, 20, 2])[:, :longest]
+  kept = dropout(0.5)(mask * times)
+  flat = tf.reshape(dropout(0.5)(tf.reshape(kept, [size * longest, 10])), [-1, longest, 10])
+  return tf.reduce_sum(flat[..., :5] * mask, 1) / tf.cast(lengths, tf.float32)[:, None]
+
+
+@pytest.mark.nightly(but=['3-shard-keep', '2-split-carry'])
+@pytest.mark.parametrize('last_batch', ['keep', 'carry'])
+@pytest.mark.parametrize('num_towers, mode', [(3, 'shard'), (2, 'split'), (4, 'next')])
+def test_draws_up_to_the_longest_of_all_towers_are_those_of_one(num_towers, mode, last_batch,
+                                                                monkeypatch, caplog):
+  monkeypatch.setitem(DRAWS, 'longest', functools.partial(up_to_the_longest, towers.all_rows))
+  _, weights, losses = train('longest', num_towers, mode, last_batch=last_batch)
+  assert 'neither found nor counted' not in caplog.text
+  _, after, ones = train('longest', 1, last_batch=last_batch)
+  np.testing.assert_allclose(losses, ones, rtol=1e-5)
+  np.testing.assert_allclose(weights[0], after[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('last_batch', ['keep', 'carry'])
+def test_each_draw_up_to_the_longest_of_a_tower_is_named(last_batch, monkeypatch, caplog):
+  monkeypatch.setitem(DRAWS, 'longest', functools.partial(up_to_the_longest, tf.identity))
+  train('longest', 2, last_batch=last_batch)
+  [message] = [record.message for record in caplog.records if 'neither found' in record.message]
+  assert message.count('tower_0/dropout') == 2
+  assert 'tf.reduce_max(towers.all_rows(lengths))' in message
+
+
 def of_unique(h):
   """Draws for as many rows as the batch has different ones."""
   values, places = tf.unique(tf.cast(5 * h[:, 0], tf.int32))

@@ -20,8 +20,8 @@ _GATHERS = ('Gather', 'GatherV2', 'GatherNd', 'ResourceGather')
 def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[str, Tensor]:
   """Returns copies of tensors, by name, where those of `shapes` have these; {} if an op cannot.
 
-  What a tensor of `shapes` is computed from is left out. In a graph of static shapes a size may be
-  a constant, which stays as it is.
+  In place of a shape, an int is the number that a scalar is. What a tensor of `shapes` is computed
+  from is left out. In a graph of static shapes a size may be a constant, which stays as it is.
   """
   if not tensors:
     return {}
@@ -53,7 +53,8 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[s
       shape = shapes.get(name, tensor.shape)
       key = name if name in shapes else (tensor.dtype, str(shape))
       if key not in made:
-        made[key] = tf.placeholder(tensor.dtype, shape, 'resized/input')
+        made[key] = (tf.constant(shape, tensor.dtype, name='resized/size') if isinstance(shape, int)
+                     else tf.placeholder(tensor.dtype, shape, 'resized/input'))
       given[name] = made[key]
     used = {name: given[name] for node in definition.node for name in node.input if name in given}
     try:

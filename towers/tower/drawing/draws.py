@@ -139,8 +139,9 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
     draws.names.extend(names)
     # One tower draws all rows in their order, if their axis is the first.
     if batch.row_offset is not None or not all(is_clear(op, batch) for op in random):
-      draws.layouts.update(find_layouts(random, masks, batch, scope=scope,
-                                        call_in_scratch=call_in_scratch))
+      draws.layouts.update(find_layouts(
+          random, masks, [op for op in ops if op.type == 'Max'], batch, scope=scope,
+          call_in_scratch=call_in_scratch))
   elif len(draws.names) == len(names):
     names = draws.names
   drawer = _Drawer(draws, batch, scope, dict(zip(random, names)), masks)
@@ -163,9 +164,11 @@ def _warn_of_unknown(ops: Sequence[Operation]) -> None:
         'What these ops draw may depend on the number of towers, for which numbers are those of an '
         'example was neither found nor counted: %s. Draw in a shape that has the rows of the batch '
         'as an axis of its own, as tf.random.normal([tf.shape(x)[0], ...]), and reshape it next to '
-        'the draw; by tf.random.normal or tf.random.uniform, outside of any tf.function. Instead '
-        'of the values of ragged examples, or of strings that the model splits, draw for rows that '
-        'the data pads, as by towers.padded.', names)
+        'the draw; by tf.random.normal or tf.random.uniform, outside of any tf.function. Where the '
+        'longest example gives a size, take that of all towers, '
+        'tf.reduce_max(towers.all_rows(lengths)). Instead of the values of ragged examples, or of '
+        'strings that the model splits, draw for rows that the data pads, as by towers.padded.',
+        names)
 
 
 def warn_of_left(ops: Sequence[Operation]) -> None:

@@ -15,7 +15,9 @@ The order within an axis of several rows for each example is in no shape, but an
 of one of the rows alone, or takes it apart into one, has it: a reshape, a concatenation, a tile.
 
 How many entries a mask keeps is known to a run alone. But which draws have one for each is found in
-the same way, by a mask that keeps a number of entries that nothing else has.
+the same way, by a mask that keeps a number of entries that nothing else has. And so is what has the
+size of the batch's longest example: numbers are an example's only where all towers find it together,
+as by `all_rows`, for each has another one of its own.
 
 A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has the layout of what
 it takes apart.
@@ -27,9 +29,12 @@ from towers.graph.resized import copy_resized, find_outer, list_grown
 from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart
 from towers.input.batch import Batch
 from towers.tensorflow_v1 import Operation, Tensor, tf
+from towers.tower.all_towers import is_own
 
 # Primes that no model has: of rows, of other axes of any size, and of what a mask keeps.
 _ROWS, _ANY, _KEPT = 1013, 23, 1000003
+# Of the longest example, of which nothing has less.
+_LONGEST = 5
 
 
 class Layout(NamedTuple):
@@ -71,7 +76,8 @@ def _list_candidates(shape, batch) -> List[int]:
           if size is None or size and batch.num_rows and size % batch.num_rows == 0]
 
 
-def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Batch, *, scope: str,
+def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
+                 largest: Sequence[Operation], batch: Batch, *, scope: str,
                  call_in_scratch: Any) -> Layouts:
   """Returns the layouts of a tower's draws, and of the loops around them.
 
@@ -80,6 +86,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
   Args:
     ops: that draw.
     masks: of type `Where`, in order.
+    largest: of type `Max`.
     batch, scope, call_in_scratch: of their tower.
   """
   draws = {op.name.replace(scope, ''): op.outputs[0] for op in ops}
@@ -89,6 +96,12 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
   resized = {tensor.name: tensor.shape if tensor.shape.ndims is None else [
       _ROWS, *(size or _ANY for size in tensor.shape.as_list()[1:])]
       for tensor in tf.nest.flatten(batch.tensors)}
+  # Those that only a loop asks for are where TensorFlow's own ends.
+  sizes = [op.outputs[0] for op in largest
+           if op.outputs[0].dtype.is_integer and op.outputs[0].shape.ndims == 0
+           and any(user.type != 'Enter' for user in op.outputs[0].consumers())]
+  own = {size.name: _LONGEST for size in sizes if is_own(size.op, batch.tensors)}
+  shared = {size.name: _LONGEST for size in sizes if size.name not in own}
   layouts: Layouts = {}
   unknown = {}
   for name, tensor in {**draws, **loops}.items():
@@ -101,6 +114,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
       unknown[name] = tensor
   if unknown and batch.num_rows is None:
     _read_layouts(unknown, layouts, _copy_open(unknown, resized))
+    _read_longest(unknown, layouts, unknown, shared, resized)
     _read_kept(unknown, layouts, unknown, masks, resized)
   elif unknown:
     _read_layouts(unknown, layouts, _copy_met(
@@ -113,10 +127,30 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], batch: Ba
       copies = {name: find(tensor.name) for name, tensor in unknown.items()}
       masks = [find(mask.outputs[0].name).op for mask in masks]
     except Exception:  # A model that takes no such number of rows, or layers of another graph.
-      return layouts
-    _read_layouts(unknown, layouts, {tensor.name: tensor for tensor in copies.values()})
-    _read_kept(unknown, layouts, copies, masks, {})
+      pass
+    else:
+      _read_layouts(unknown, layouts, {tensor.name: tensor for tensor in copies.values()})
+      _read_longest(unknown, layouts, copies, shared, {})
+      _read_kept(unknown, layouts, copies, masks, {})
+  if own:
+    as_they_are = {tensor.name: tensor.shape for tensor in tf.nest.flatten(batch.tensors)}
+    _leave_out_cut(layouts, draws, {**as_they_are, **shared}, own)
   return layouts
+
+
+def _leave_out_cut(layouts, draws, shapes, own) -> None:
+  """Leaves out draws whose sizes are of the tower's own examples: known once `own` are numbers."""
+  open_ones = [tensor for name, tensor in draws.items()
+               if layouts.get(name) and not tensor.shape.is_fully_defined()]
+  before, after = (copy_resized(open_ones, {**shapes, **more}) for more in ({}, own))
+  for name, tensor in draws.items():
+    pair = [copies.get(tensor.name) for copies in (before, after)]
+    if None not in pair and _count_open(pair[1]) < _count_open(pair[0]):
+      del layouts[name]
+
+
+def _count_open(tensor) -> int:
+  return (tensor.shape.as_list() if tensor.shape.ndims else []).count(None)
 
 
 def _copy_open(tensors, resized):
@@ -167,8 +201,11 @@ def _infer_shapes(tensors, shapes) -> Dict[str, Any]:
   return {name: tensor.shape for name, tensor in copy_resized(tensors, shapes).items()}
 
 
-def _read_layouts(unknown, layouts, copies) -> None:
-  """Moves from the unknown tensors to layouts what their copies for `_ROWS` rows tell."""
+def _read_layouts(unknown, layouts, copies, counted=(_ANY,)) -> None:
+  """Moves from the unknown tensors to layouts what their copies for `_ROWS` rows tell.
+
+  What is a multiple of one of the `counted` sizes is counted in a run.
+  """
   for name, tensor in list(unknown.items()):
     copy = copies.get(tensor.name)
     rows = list_grown(copy, _ROWS)
@@ -177,13 +214,21 @@ def _read_layouts(unknown, layouts, copies) -> None:
     if len(rows) == 1:
       [(axis, factor)] = rows
       for outer in [1] if factor == 1 else find_outer(copy, _ROWS):
-        numbers = [None if number % _ANY == 0 else number for number in (outer, factor // outer)]
+        numbers = [None if any(number % size == 0 for size in counted) else number
+                   for number in (outer, factor // outer)]
         if numbers != [None, None]:
           layouts[name] = Layout(axis, *numbers)
     elif not rows and copy is not None and copy.shape.is_fully_defined():
       layouts[name] = None
     if name in layouts:
       del unknown[name]
+
+
+def _read_longest(unknown, layouts, tensors, shared, shapes) -> None:
+  """Moves to layouts the unknown ones with sizes of the longest example of all towers."""
+  if unknown and shared:
+    copies = _copy_open({name: tensors[name] for name in unknown}, {**shapes, **shared})
+    _read_layouts(unknown, layouts, copies, counted=(_ANY, _LONGEST))
 
 
 def _read_kept(unknown, layouts, tensors, masks, shapes) -> None:
