@@ -8,6 +8,8 @@ import logging
 import tempfile
 import types
 
+import numpy as np
+
 import towers
 from tests.gallery.field.repositories import load, write
 from tests.gallery.programs import cross_entropy
@@ -48,6 +50,9 @@ SUMMARIES = dict(
     lr=0.15, adagrad_init_acc=0.1, rand_unif_init_mag=0.1, trunc_norm_init_std=0.1,
     max_grad_norm=2., hidden_dim=6, emb_dim=5, max_dec_steps=4, coverage=True, cov_loss_wt=1.,
     pointer_gen=True)
+READER = dict(char_limit=4, hidden=5, char_dim=3, char_hidden=4, use_cudnn=False, keep_prob=0.7,
+              ptr_keep_prob=0.7, grad_clip=5.)
+READER_TABLES = [np.float32(np.random.RandomState(1).randn(WORDS, size)) for size in (6, 3)]
 PTB = dict(num_steps=8, hidden_size=6, vocab_size=16, num_layers=1, keep_prob=0.8)
 
 
@@ -218,4 +223,20 @@ def summaries():
     made.build_graph()
     fed = made._make_feed_dict(types.SimpleNamespace(max_art_oovs=2, **batch))
     return towers.fed(fed, made._total_loss)
+  return model
+
+
+def reader():
+  net = load('R-Net', 'model')
+
+  def model(batch, is_training):
+    def getter(get, name, *args, **named):
+      return tf.convert_to_tensor(is_training) if name == 'is_train' else get(name, *args, **named)
+    c, q = [tf.reduce_max(towers.all_rows(tf.math.count_nonzero(part, 1))) for part in batch[:2]]
+    rows = [part[:, :size] for part, size in zip(batch, (c, q, c, q, c, c))] + [None]
+    config = types.SimpleNamespace(batch_size=batch[0].shape[0].value, para_limit=c, ques_limit=q,
+                                   **READER)
+    with tf.variable_scope(tf.get_variable_scope(), custom_getter=getter):
+      iterator = types.SimpleNamespace(get_next=lambda: rows)
+      return net.Model(config, iterator, *READER_TABLES, opt=False).loss
   return model

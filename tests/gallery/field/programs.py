@@ -159,6 +159,35 @@ def graphs() -> Tuple[np.ndarray, ...]:
           np.float32(draw('integers', 7, below=3) > 0))
 
 
+def questions() -> Tuple[np.ndarray, ...]:
+  """Texts, questions, the letters of both, and where the answers begin and end."""
+  parts = []
+  for length, longest in ((6, 8), (3, 4)):
+    mask = np.arange(longest) < longest - draw('integers', below=length)[:, None]
+    tokens = (1 + draw('integers', longest, below=WORDS - 1)) * mask
+    parts.append((np.int32(tokens), np.int32((1 + draw(
+        'integers', longest, 4, below=WORDS - 1)) * mask[..., None])))
+  [(text, letters), (question, others)] = parts
+  ends = [np.eye(8, dtype=np.float32)[draw('integers', below=number)] for number in (2, 3)]
+  return (text, question, letters, others, *ends)
+
+
+def visits() -> Tuple[np.ndarray, ...]:
+  """Users, what they bought, what they bought next, and what they did not."""
+  items = draw('integers', tables.VISITS + 1, below=tables.ITEMS) + 1
+  items[::3, :3] = 0
+  return (np.arange(NUM_EXAMPLES, dtype=np.int32), items[:, :-1],
+          items[:, 1:] * (items[:, :-1] > 0),
+          draw('integers', tables.VISITS, below=tables.ITEMS - 1) + 1)
+
+
+def plates() -> Tuple[np.ndarray, ...]:
+  """Images of words, and their letters, the last of which some do not have."""
+  letters = draw('integers', 3, below=5)
+  letters[::4, 2] = -1
+  return draw('normal', 32, 32, 3), letters
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -253,6 +282,26 @@ REPOSITORIES: Dict[str, Repository] = {
         'placeholders, `tf.device`, a batch size as a number', 6, STATIC,
         lambda: tf.train.AdagradOptimizer(0.15, initial_accumulator_value=0.1)),
     'gat': Repository('PetarV-/GAT', tables.gat, graphs, 'draws of `[batch, nodes, nodes]`'),
+    'sasrec': Repository('kang205/SASRec', tables.sasrec, visits,
+                         'placeholders, a mean by a mask, an optimizer inside',
+                         optimizer=smooth_adam),
+    'reader': Repository(
+        'HKUST-KnowComp/R-Net', language.reader, questions,
+        'texts cut at the longest, a switch in a variable, a batch size as a number', 6,
+        dict(STATIC, clip_norm=5.), lambda: tf.train.AdadeltaOptimizer(0.5, epsilon=1e-6)),
+    'crnn': Repository(
+        'MaybeShewill-CV/CRNN_Tensorflow', signals.crnn, plates,
+        'a batch size as a number, batch norm of tf.layers', 6, dict(SYNC, **STATIC),
+        lambda: tf.train.MomentumOptimizer(0.01, 0.9)),
+    'monodepth': Repository(
+        'mrharicot/monodepth', signals.monodepth,
+        lambda: (draw('uniform', 128, 128, 3), draw('uniform', 128, 128, 3, below=3)),
+        'gathers of pixels', optimizer=smooth_adam),
+    'srgan': Repository(
+        'brade31919/SRGAN-tensorflow', signals.srgan,
+        lambda: (draw('uniform', 4, 4, 3), draw('uniform', 16, 16, 3) * 2 - 1),
+        'two optimizers inside, batch norm of slim', settings=SYNC,
+        optimizer=lambda: tf.train.AdamOptimizer(1e-4)),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
                          optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),

@@ -45,6 +45,13 @@ POLICY = dict(value_network='copy', num_hidden=8)
 PPO = dict(ob_space=None, ac_space=None, nbatch_act=1, nbatch_train=None, nsteps=1, ent_coef=0.01,
            vf_coef=0.5, max_grad_norm=0.5)
 
+MONODEPTH = dict(
+    encoder='vgg', height=128, width=128, batch_size=None, num_threads=1, num_epochs=1,
+    do_stereo=False, wrap_mode='border', use_deconv=False, alpha_image_loss=0.85,
+    disp_gradient_loss_weight=0.1, lr_loss_weight=1., full_summary=False)
+SRGAN = dict(
+    batch_size=None, num_resblock=1, crop_size=4, perceptual_mode='MSE', EPS=1e-12, ratio=0.001,
+    learning_rate=1e-4, decay_step=500000, decay_rate=0.1, stair=False, beta=0.9)
 CAPSULES = dict(dataset='', num_threads=1, m_plus=0.9, m_minus=0.1, lambda_val=0.5, iter_routing=3,
                 mask_with_y=True, stddev=0.01, regularization_scale=0.392)
 
@@ -216,11 +223,12 @@ def yolo():
   return model
 
 
-def thin(layer):
-  """A convolution with a 64th of its channels, whose numbers stand in the code that calls it."""
+def thin(layer, by=64):
+  """A convolution with a part of its channels, whose numbers stand in the code that calls it."""
   @functools.wraps(layer)
-  def thinned(inputs, size, *args, **named):
-    return layer(inputs, size // 64 if size % 64 == 0 else size, *args, **named)
+  def thinned(inputs, *args, **named):
+    args = [size // by if isinstance(size, int) and size % by == 0 else size for size in args]
+    return layer(inputs, *args, **named)
   return thinned
 
 
@@ -274,4 +282,56 @@ def capsules():
     net.get_batch_data = lambda *_: batch
     with mock.patch('tensorflow.Graph', tf.get_default_graph):
       return net.CapsNet(height=17, width=17, num_label=3).total_loss
+  return model
+
+
+def monodepth():
+  net = load('monodepth', 'monodepth_model')
+  conv2d = thin(net.tf.contrib.slim.conv2d, 8)
+  net.slim = types.SimpleNamespace(**dict(vars(net.slim), conv2d=conv2d))
+  made = net.monodepth_parameters(**MONODEPTH)
+
+  def model(batch, is_training):
+    return net.MonodepthModel(made, 'train', *batch).total_loss
+  return model
+
+
+def load_srgan():
+  net, ops = load('SRGAN-tensorflow', 'lib.model', 'lib.ops')
+  ops.keras, net.conv2 = tf.keras, thin(ops.conv2, 16)  # It imports no Keras, and asks for it.
+  return net
+
+
+def srgan():
+  net = load_srgan()
+
+  def model(batch, is_training):
+    flags = types.SimpleNamespace(is_training=is_training, **SRGAN)
+    with learning('discriminator'):
+      real, fake, *_ = net.SRGAN(*batch, flags)
+    with learning('generator'):
+      made = net.SRGAN(*batch, flags)
+    losses = -tf.log(real + flags.EPS) - tf.log(1 - fake + flags.EPS)
+    losses -= flags.ratio * tf.log(made.discrim_fake_output + flags.EPS)
+    return losses[:, 0] + 3 * tf.reduce_mean((made.gen_output - batch[1]) ** 2, [1, 2, 3])
+  return model
+
+
+def load_crnn():
+  net = load('CRNN_Tensorflow', 'crnn_model.crnn_net')
+  conv2d, net.CFG.ARCH.SEQ_LENGTH = net.cnn_basenet.CNNBaseModel.conv2d, 8
+  net.ShadowNet.conv2d = lambda self, inputdata, out_channel, **named: conv2d(
+      inputdata, out_channel // 32, **named)
+  return net
+
+
+def crnn():
+  net = load_crnn()
+
+  def model(batch, is_training):
+    images, words = batch
+    labels = net.tf.contrib.layers.dense_to_sparse(words, eos_token=-1)
+    net.CFG.TRAIN.BATCH_SIZE = images.shape[0].value
+    made = net.ShadowNet('train' if is_training else 'test', 8, 1, 6)
+    return made.compute_loss(images, labels, 'shadow_net', False)[1]
   return model

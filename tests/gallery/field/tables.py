@@ -13,6 +13,9 @@ FEATURES, NODES, CLASSES = 20, 30, 4
 DEEPFM = dict(embedding_size=3, deep_layers=[8, 8], batch_norm=1, l2_reg=0.01)
 GRAPHSAGE = types.SimpleNamespace(learning_rate=0.01, weight_decay=0.01)
 GAT = dict(hid_units=[4], n_heads=[2, 1])
+ITEMS, VISITS = 12, 5
+SASREC = types.SimpleNamespace(maxlen=VISITS, hidden_units=6, l2_emb=0., dropout_rate=0.3,
+                               num_blocks=2, num_heads=2, lr=0.01)
 _random = np.random.RandomState(3)
 ADJACENCY = _random.randint(NODES, size=(NODES, 5)).astype(np.int32)
 NODE_FEATURES = _random.randn(NODES, 6).astype(np.float32)
@@ -58,4 +61,19 @@ def gat():
     logits = net.GAT.inference(features, CLASSES, 7, is_training, drop, drop, biases, **GAT)
     losses = tf.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=logits)
     return towers.Weighted(losses, mask)
+  return model
+
+
+def sasrec():
+  net = load('SASRec', 'model')
+
+  def model(batch, is_training):
+    users, items, seen, unseen = batch
+    made = net.Model(0, ITEMS, SASREC)
+    losses = -tf.log(tf.sigmoid(made.pos_logits) + 1e-24) - tf.log(
+        1 - tf.sigmoid(made.neg_logits) + 1e-24)
+    weights = tf.cast(tf.not_equal(seen, 0), tf.float32)
+    return towers.fed({made.u: users, made.input_seq: items, made.pos: seen, made.neg: unseen,
+                       made.is_training: is_training},
+                      towers.Weighted(tf.reshape(losses, tf.shape(seen)), weights))
   return model

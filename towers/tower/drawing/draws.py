@@ -222,7 +222,9 @@ class _Drawer:
     layouts, name = self._draws.layouts, self._names[op]
     loops = [loop.name.replace(self._scope, '') for loop in find_loops(op)
              if find_taken_apart(loop)]
-    return all(one in layouts for one in [name, *loops]) and (has_twin or layouts[name] is None)
+    if not all(one in layouts for one in [name, *loops]):
+      return False
+    return layouts[name] is None or has_twin and not layouts[name].is_cut
 
   def draw(self, op: Operation, kind: str, shape: Tensor, static: Any, dtype: Any,
            **limits: Tensor) -> Optional[Tensor]:

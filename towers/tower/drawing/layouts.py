@@ -16,8 +16,8 @@ of one of the rows alone, or takes it apart into one, has it: a reshape, a conca
 
 How many entries a mask keeps is known to a run alone. But which draws have one for each is found in
 the same way, by a mask that keeps a number of entries that nothing else has. And so is what has the
-size of the batch's longest example: numbers are an example's only where all towers find it together,
-as by `all_rows`, for each has another one of its own.
+size of the batch's longest example. Each tower has another one of its own, so only those that all
+find together, as by `all_rows`, make the numbers of an example the same.
 
 A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has the layout of what
 it takes apart.
@@ -43,11 +43,13 @@ class Layout(NamedTuple):
   Attributes:
     kept: the number of the op, among those of type `Where` in the tower, that keeps of such an axis
       what the draw's first axis has; None where it has the axis itself.
+    is_cut: whether another axis is as long as the longest example of the tower, not of all.
   """
   axis: int = 0
   outer: Optional[int] = 1
   inner: Optional[int] = 1
   kept: Optional[int] = None
+  is_cut: bool = False
 
 
 Layouts = Dict[str, Optional[Layout]]
@@ -132,21 +134,21 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
       _read_layouts(unknown, layouts, {tensor.name: tensor for tensor in copies.values()})
       _read_longest(unknown, layouts, copies, shared, {})
       _read_kept(unknown, layouts, copies, masks, {})
-  if own:
+  if own and batch.row_offset is not None:
     as_they_are = {tensor.name: tensor.shape for tensor in tf.nest.flatten(batch.tensors)}
-    _leave_out_cut(layouts, draws, {**as_they_are, **shared}, own)
+    _mark_cut(layouts, draws, {**as_they_are, **shared}, own)
   return layouts
 
 
-def _leave_out_cut(layouts, draws, shapes, own) -> None:
-  """Leaves out draws whose sizes are of the tower's own examples: known once `own` are numbers."""
-  open_ones = [tensor for name, tensor in draws.items()
-               if layouts.get(name) and not tensor.shape.is_fully_defined()]
-  before, after = (copy_resized(open_ones, {**shapes, **more}) for more in ({}, own))
-  for name, tensor in draws.items():
-    pair = [copies.get(tensor.name) for copies in (before, after)]
-    if None not in pair and _count_open(pair[1]) < _count_open(pair[0]):
-      del layouts[name]
+def _mark_cut(layouts, draws, shapes, own) -> None:
+  """Marks draws whose shapes are known once the tower's `own` sizes are numbers."""
+  found = {name: tensor for name, tensor in draws.items()
+           if layouts.get(name) and not tensor.shape.is_fully_defined()}
+  before, after = [copy_resized(list(found.values()), sizes) for sizes in (
+      shapes, {**shapes, **own})]
+  for name, tensor in found.items() if before and after else ():
+    if _count_open(after[tensor.name]) < _count_open(before[tensor.name]):
+      layouts[name] = layouts[name]._replace(is_cut=True)
 
 
 def _count_open(tensor) -> int:
