@@ -162,7 +162,7 @@ def graphs() -> Tuple[np.ndarray, ...]:
 def questions() -> Tuple[np.ndarray, ...]:
   """Texts, questions, the letters of both, and where the answers begin and end."""
   parts = []
-  for length, longest in ((6, 8), (3, 4)):
+  for length, longest in ((6, 8), (4, 6)):
     mask = np.arange(longest) < longest - draw('integers', below=length)[:, None]
     tokens = (1 + draw('integers', longest, below=WORDS - 1)) * mask
     parts.append((np.int32(tokens), np.int32((1 + draw(
