@@ -216,10 +216,10 @@ def _read_layouts(unknown, layouts, copies, counted=(_ANY,)) -> None:
     if len(rows) == 1:
       [(axis, factor)] = rows
       for outer in [1] if factor == 1 else find_outer(copy, _ROWS):
-        numbers = [None if any(number % size == 0 for size in counted) else number
-                   for number in (outer, factor // outer)]
-        if numbers != [None, None]:
-          layouts[name] = Layout(axis, *numbers)
+        before, within = [None if any(number % size == 0 for size in counted) else number
+                          for number in (outer, factor // outer)]
+        if (before, within) != (None, None):
+          layouts[name] = Layout(axis, before, within)
     elif not rows and copy is not None and copy.shape.is_fully_defined():
       layouts[name] = None
     if name in layouts:
