@@ -95,7 +95,7 @@ class KerasModel:
       self._layers = self._make_layers()
       self._graph = graph
       _check_stateless(self._layers, inputs)
-    inputs = self._preprocess(inputs)
+    inputs = _order_inputs(self._layers, self._preprocess(inputs))
     outputs = _call(self._layers, inputs, is_training)
     names = _name_outputs(self._layers, outputs)
     if is_first:
@@ -117,7 +117,7 @@ class KerasModel:
     if graph is not tf.get_default_graph():  # Each tower of it calls the layers of the first.
       layers = self._make_layers()
       self._predicting = tf.get_default_graph(), layers
-    outputs = _call(layers, self._preprocess(inputs), is_training=False)
+    outputs = _call(layers, _order_inputs(layers, self._preprocess(inputs)), is_training=False)
     return outputs if tf.is_tensor(outputs) else _by_name(
         'outputs', outputs, _name_outputs(layers, outputs))
 
@@ -140,6 +140,19 @@ class KerasModel:
                        f'{load_keras().layers.Layer.__module__}: make it with tf.keras, where tf '
                        'comes from towers.tensorflow_v1, and return it.')
     return made
+
+
+def _order_inputs(layers, inputs):
+  """Returns the inputs of a functional model in its order; of a dict, 1.14 takes them by that of
+  the keys."""
+  names = getattr(layers, 'input_names', None) or []
+  if not isinstance(inputs, dict) or len(names) < 2 or isinstance(layers._nested_inputs, dict):
+    return inputs
+  if not set(names) <= set(inputs):
+    raise UsageError(f"The Keras model has the inputs {', '.join(names)}, and the batch has "
+                     f"{', '.join(map(str, inputs))}: name them alike, or give them as a list in "
+                     'that order.')
+  return [inputs[name] for name in names]
 
 
 def _bytes_to_floats(inputs):

@@ -404,6 +404,29 @@ def test_a_dict_of_inputs_is_predicted_as_one_part():
       assert session.predict(batch, model.predict).shape == (13, 3)
 
 
+def make_of_two_inputs():
+  words, numbers = [keras.layers.Input([1], name=name) for name in ('words', 'numbers')]
+  joined = keras.layers.Lambda(lambda parts: 10 * parts[0] + parts[1])([words, numbers])
+  dense = keras.layers.Dense(1, use_bias=False, kernel_initializer='ones')
+  return keras.Model([words, numbers], dense(joined))
+
+
+def test_a_dict_of_several_inputs_goes_by_their_names():
+  words, numbers = np.float32([[1], [2]]), np.float32([[5], [7]])
+  for inputs in ({'words': words, 'numbers': numbers}, [words, numbers]):
+    model = KerasModel(make_of_two_inputs, loss='mse')
+    with tf.Graph().as_default(), towers.Program(
+        model, train=towers.from_arrays((inputs, words)), batch_size=2, device='cpu',
+        optimizer=tf.train.GradientDescentOptimizer(0.0)).session() as session:
+      np.testing.assert_allclose(session.predict((inputs, words), model.predict), [[15], [27]])
+      assert session.train() == np.mean(np.square([15 - 1, 27 - 2]))
+  with pytest.raises(UsageError, match='inputs words, numbers, and the batch has words, number:'):
+    towers.Program(
+        KerasModel(make_of_two_inputs, loss='mse'), batch_size=2, device='cpu',
+        train=towers.from_arrays(({'words': words, 'number': numbers}, words)),
+        optimizer=tf.train.GradientDescentOptimizer(0.0))
+
+
 @pytest.mark.parametrize('loss', ['mse', None])
 def test_labels_of_an_output_of_one_number_have_its_shape(loss):
   def make():
