@@ -413,7 +413,7 @@ def make_of_two_inputs():
 
 def test_a_dict_of_several_inputs_goes_by_their_names():
   words, numbers = np.float32([[1], [2]]), np.float32([[5], [7]])
-  for inputs in ({'words': words, 'numbers': numbers}, [words, numbers]):
+  for inputs in ({'words': words, 'numbers': numbers}, (words, numbers)):
     model = KerasModel(make_of_two_inputs, loss='mse')
     with tf.Graph().as_default(), towers.Program(
         model, train=towers.from_arrays((inputs, words)), batch_size=2, device='cpu',
