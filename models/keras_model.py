@@ -18,6 +18,7 @@ import inspect
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from towers.base.usage_error import UsageError, check_parameters
+from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import load_keras, replace_tensor, tf
 from towers.tower.all_towers import count_towers
 
@@ -56,12 +57,20 @@ class KerasModel:
                        'variables are to be made where the towers\' are. Use KerasModel(lambda: '
                        '...), or the function you called.')
     check_parameters(make, 'make of KerasModel', fix='let it make the model by itself')
+    for name, metric in (metrics or {}).items():
+      if isinstance(metric, keras.metrics.Metric):
+        raise UsageError(f'The metric {name!r} of KerasModel, {metric!r}, keeps totals of its own, '
+                         "which towers do not share: give a name, as 'binary_accuracy', or a "
+                         'function of labels and outputs; what needs the whole split, as an AUC '
+                         'does, is a towers.Whole.')
     self._make = make
     self._given_loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-    self._is_for_each = loss is None or isinstance(loss, str)
+    self._is_for_each = loss is None or isinstance(loss, str) or _is_of_keras(loss)
     self._loss: Any = None
-    self._metrics = {name: (_of_one(keras.metrics.get(metric)), True) if isinstance(metric, str)
-                     else (metric, False) for name, metric in (metrics or {}).items()}
+    self._metrics = {
+        name: (_of_one(_find_metric(metric), casts=True), True)
+        if isinstance(metric, str) or _is_of_keras(metric) else (_without_pairs(metric), False)
+        for name, metric in (metrics or {}).items()}
     self._preprocess = preprocess or _bytes_to_floats
     self._graph: Any = None
     self._layers: Any = None
@@ -129,7 +138,7 @@ class KerasModel:
     if isinstance(loss, (list, tuple, dict)) or self._is_for_each and len(names) > 1:
       return _join_losses(loss, weights, names)
     found = load_keras().losses.get(loss)
-    return _of_one(found) if self._is_for_each else found
+    return (_of_one if self._is_for_each else _without_pairs)(found)
 
   def _make_layers(self):
     # Keras builds a functional model on placeholders, which are no ops of the tower.
@@ -207,13 +216,66 @@ def _join_losses(loss, weights, names):
   return compute
 
 
-def _of_one(function):
-  """Returns a function of the labels of one output, `[n]` of an output `[n, 1]` in its shape."""
+def _is_of_keras(function):
+  """Returns whether a loss or a metric is one of Keras's own, which take labels as `fit` does."""
+  keras = load_keras()
+  name = getattr(function, '__name__', '')
+  return isinstance(function, keras.losses.Loss) or bool(name) and any(
+      getattr(kind, name, None) is function for kind in (keras.losses, keras.metrics))
+
+
+def _find_metric(metric):
+  """Returns the function of a metric of Keras; 'accuracy' is the one that fits the output."""
+  metrics = load_keras().metrics
+  if metric not in ('accuracy', 'acc'):
+    return metrics.get(metric) if isinstance(metric, str) else metric
+
+  def accuracy(labels, output):
+    sizes, shape = output.shape.as_list(), labels.shape.as_list()
+    kind = 'binary' if sizes[-1] == 1 else (
+        'categorical' if len(shape) == len(sizes) and shape[-1] != 1 else 'sparse_categorical')
+    return getattr(metrics, f'{kind}_accuracy')(labels, output)
+
+  return accuracy
+
+
+def _of_one(function, casts=False):
+  """Returns a function of the labels of one output, `[n]` of an output `[n, 1]` in its shape.
+
+  Where it `casts`, as Keras does for metrics, they are of the output's dtype.
+  """
   @functools.wraps(function)
   def compute(labels, output):
-    if tf.is_tensor(output) and output.shape.ndims == 2 and output.shape.as_list()[1] == 1:
-      labels = tf.expand_dims(labels, 1) if labels.shape.ndims == 1 else labels
-    return function(labels, output)
+    if _is_of_one_number(labels, output):
+      labels = tf.expand_dims(labels, 1)
+    return function(tf.cast(labels, output.dtype) if casts else labels, output)
+
+  return compute
+
+
+def _is_of_one_number(labels, output):
+  return (tf.is_tensor(labels) and tf.is_tensor(output) and labels.shape.ndims == 1
+          and output.shape.ndims == 2 and output.shape.as_list()[1] == 1)
+
+
+def _without_pairs(function):
+  """Returns a function of one's own that is refused where it takes labels `[n]` and outputs
+  `[n, 1]` to be pairs of all: `fit` would give it labels `[n, 1]`."""
+  @functools.wraps(function)
+  def compute(labels, outputs):
+    graph = tf.get_default_graph()
+    before = len(graph.get_operations())
+    returned = function(labels, outputs)
+    if _is_of_one_number(labels, outputs):
+      shapes = [labels.shape.as_list(), outputs.shape.as_list()]
+      for op in graph.get_operations()[before:]:
+        found = [value.shape.as_list() for value in op.inputs if value.shape.ndims is not None]
+        if op.outputs and op.outputs[0].shape.ndims == 2 and found in (shapes, shapes[::-1]):
+          raise UsageError(
+              f'A function of KerasModel makes pairs of all labels, {labels.shape}, and all '
+              f"outputs, {outputs.shape}, in {format_op(op)}: take outputs[:, 0], or labels[:, "
+              "None], as Keras's fit gives them.")
+    return returned
 
   return compute
 

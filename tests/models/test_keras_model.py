@@ -244,6 +244,8 @@ def test_mistakes_are_told():
     KerasModel(keras.layers.Dense(3))
   with pytest.raises(UsageError, match=r'\(inputs, labels\), and got .* several inputs are one'):
     KerasModel(lambda: 'no model')((1, 2, 3), True)
+  with tf.Graph().as_default(), pytest.raises(UsageError, match="'auc' .* keeps totals of its own"):
+    KerasModel(make_functional, loss=LOSS, metrics={'auc': keras.metrics.AUC()})
   with pytest.raises(UsageError, match="returned 'no model', which is no model of"):
     small.Run(model=KerasModel(lambda: 'no model'))
   with pytest.raises(UsageError, match='reads the variable .* itself.*validation_tower=False'):
@@ -443,3 +445,48 @@ def test_labels_of_an_output_of_one_number_have_its_shape(loss):
     away = session.predict((features,), model.predict)[:, 0] - sizes
   assert measured['loss'] == pytest.approx(np.mean(away ** 2), 1e-5)
   assert measured['distance'] == pytest.approx(np.mean(np.abs(away)), 1e-5)
+
+
+def far(labels, outputs):  # Of labels [n] and outputs [n, 1], as Keras's fit never gives them.
+  return tf.reduce_mean(tf.abs(labels - outputs), 1)
+
+
+@pytest.mark.parametrize('settings', [dict(loss=far), dict(loss='mse', metrics={'far': far})])
+def test_pairs_of_labels_and_outputs_of_one_number_are_refused(settings):
+  features = small.random_examples(13).arrays[0]
+  with pytest.raises(UsageError, match=r'pairs of all labels, .* in tower_0/sub, made in .*'
+                                       r'take outputs\[:, 0\]'):
+    small.program(KerasModel(lambda: keras.layers.Dense(1), **settings), num_towers=1,
+                  train=towers.from_arrays((features, features[:, 0])), validation=None)
+
+
+def test_a_loss_of_keras_takes_labels_as_fit_gives_them():
+  features = small.random_examples(13).arrays[0]
+  for loss in (keras.losses.Huber(), keras.losses.mean_absolute_error):
+    model = KerasModel(lambda: keras.layers.Dense(1, kernel_initializer='ones'), loss=loss)
+    with tf.Graph().as_default(), small.program(
+        model, train=towers.from_arrays((features, features.sum(1))), validation=None
+    ).session() as session:
+      assert session.train() == pytest.approx(0.0, abs=1e-5)
+
+
+ACCURACIES = {'binary': (1, lambda kinds: np.int32(kinds > 0)),
+              'sparse': (3, lambda kinds: kinds), 'column': (3, lambda kinds: kinds[:, None]),
+              'one-hot': (3, lambda kinds: np.eye(3, dtype=np.float32)[kinds])}
+
+
+@pytest.mark.parametrize('kind', small.nightly_but(['binary', 'one-hot'], ACCURACIES))
+def test_accuracy_is_the_one_that_fits_the_output(kind):
+  number, label = ACCURACIES[kind]
+  features, kinds = small.random_examples(13).arrays
+  labels = label(kinds % 3)
+  model = KerasModel(lambda: keras.layers.Dense(number, activation='sigmoid'),
+                     loss='mse' if kind in ('binary', 'one-hot') else LOSS,
+                     metrics={'accuracy': 'accuracy'})
+  with small.program(model, train=towers.from_arrays((features, labels)), validation=None
+                     ).session() as session:
+    outputs = session.predict((features,), model.predict)
+    found = outputs[:, 0] > 0.5 if number == 1 else outputs.argmax(1)
+    expected = labels.argmax(1) if kind == 'one-hot' else labels.reshape(-1)
+    assert session.evaluate((features, labels))['accuracy'] == pytest.approx(
+        np.mean(found == expected))
