@@ -18,7 +18,6 @@ import inspect
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from towers.base.usage_error import UsageError, check_parameters
-from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import load_keras, replace_tensor, tf
 from towers.tower.all_towers import count_towers
 
@@ -273,7 +272,7 @@ def _without_pairs(function):
         if op.outputs and op.outputs[0].shape.ndims == 2 and found in (shapes, shapes[::-1]):
           raise UsageError(
               f'A function of KerasModel makes pairs of all labels, {labels.shape}, and all '
-              f"outputs, {outputs.shape}, in {format_op(op)}: take outputs[:, 0], or labels[:, "
+              f"outputs, {outputs.shape}, in {op.name}: take outputs[:, 0], or labels[:, "
               "None], as Keras's fit gives them.")
     return returned
 

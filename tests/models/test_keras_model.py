@@ -422,7 +422,8 @@ def test_a_dict_of_several_inputs_goes_by_their_names():
         optimizer=tf.train.GradientDescentOptimizer(0.0)).session() as session:
       np.testing.assert_allclose(session.predict((inputs, words), model.predict), [[15], [27]])
       assert session.train() == np.mean(np.square([15 - 1, 27 - 2]))
-  with pytest.raises(UsageError, match='inputs words, numbers, and the batch has words, number:'):
+  with tf.Graph().as_default(), pytest.raises(
+      UsageError, match='inputs words, numbers, and the batch has words, number:'):
     towers.Program(
         KerasModel(make_of_two_inputs, loss='mse'), batch_size=2, device='cpu',
         train=towers.from_arrays(({'words': words, 'number': numbers}, words)),
@@ -454,8 +455,8 @@ def far(labels, outputs):  # Of labels [n] and outputs [n, 1], as Keras's fit ne
 @pytest.mark.parametrize('settings', [dict(loss=far), dict(loss='mse', metrics={'far': far})])
 def test_pairs_of_labels_and_outputs_of_one_number_are_refused(settings):
   features = small.random_examples(13).arrays[0]
-  with pytest.raises(UsageError, match=r'pairs of all labels, .* in tower_0/sub, made in .*'
-                                       r'take outputs\[:, 0\]'):
+  with pytest.raises(UsageError, match=r'pairs of all labels, .* in tower_0/sub: take '
+                                       r'outputs\[:, 0\]'):
     small.program(KerasModel(lambda: keras.layers.Dense(1), **settings), num_towers=1,
                   train=towers.from_arrays((features, features[:, 0])), validation=None)
 

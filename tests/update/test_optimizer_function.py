@@ -112,11 +112,21 @@ def tied(batch, is_training):
       labels=labels, logits=tf.matmul(x, table, transpose_b=True))
 
 
+def looked_up(batch, is_training):
+  """Looks up rows of a table alone, many of them more than once."""
+  features, labels = batch
+  rows = tf.nn.embedding_lookup(tf.get_variable('table', [small.NUM_CLASSES, 4]), labels)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=small.dense(tf.concat([features, rows], 1), small.NUM_CLASSES, 'out'))
+
+
+@pytest.mark.parametrize('model', [tied, looked_up])
+@pytest.mark.parametrize('optimizer', small.nightly_but([clipped], [clipped, Clipped(0.1)]))
 @pytest.mark.parametrize('settings', small.nightly_but(SETTINGS[1:2], SETTINGS[1:]),
                          ids=lambda settings: '-'.join(settings))
-def test_a_norm_of_ones_own_is_one_towers_where_a_table_is_tied(settings, tmp_path):
-  losses, _, variables = read(str(tmp_path / 'some'), model=tied, optimizer=clipped, **settings)
-  expected_losses, _, expected = read(str(tmp_path / 'one'), model=tied, optimizer=clipped,
+def test_a_norm_of_ones_own_is_one_towers_whatever_a_table_is(settings, optimizer, model, tmp_path):
+  losses, _, variables = read(str(tmp_path / 'some'), model=model, optimizer=optimizer, **settings)
+  expected_losses, _, expected = read(str(tmp_path / 'one'), model=model, optimizer=optimizer,
                                       num_towers=1)
   assert losses == pytest.approx(expected_losses, rel=1e-5)
   small.assert_same_weights(variables, expected)

@@ -11,7 +11,7 @@ from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import follow_writes, rounding_alike
 from towers.reduce.gradients import ReducedGradients
-from towers.reduce.rows import has_each_once
+from towers.reduce.rows import has_each_once, merge_rows
 from towers.tensorflow_v1 import Operation, Optimizer, Tensor, replaced, tf
 from towers.tower.precision import build_growth
 from towers.update.device_gate import DeviceGate, gates_on_device
@@ -146,12 +146,15 @@ def _find_readers(update_ops, reduced):
 
 
 def _apply_group(optimizer, reduced, indices):
-  own = optimizer
-  if reduced.replicas and type(own).apply_gradients is not Optimizer.apply_gradients:
-    # Of the gradients of all replicas at once, a global norm would be another.
-    optimizer = FunctionOptimizer(lambda pairs, step: own.apply_gradients(pairs),
-                                  name=type(own).__name__)
-  update = optimizer.apply_gradients(reduced.list_pairs(indices))
+  own, pairs = optimizer, reduced.list_pairs(indices)
+  if type(own).apply_gradients is not Optimizer.apply_gradients:
+    # It may take a norm, in which a row of a table must count once, however many parts it is of.
+    pairs = [(merge_rows(gradient), variable) for gradient, variable in pairs]
+    if reduced.replicas:
+      # Of the gradients of all replicas at once, a global norm would be another.
+      optimizer = FunctionOptimizer(lambda pairs, step: own.apply_gradients(pairs),
+                                    name=type(own).__name__)
+  update = optimizer.apply_gradients(pairs)
   if update is None:
     raise UsageError(f'The optimizer {type(own).__name__} returned None: return the op that '
                      'updates the variables, as return super().apply_gradients(…).')
