@@ -31,7 +31,7 @@ class KerasModel:
 
   def __init__(self, make: Callable[[], Any], *,
                loss: Union[_Function, Sequence[_Function], Mapping[str, _Function], None] = None,
-               metrics: Optional[Dict[str, _Function]] = None,
+               metrics: Union[Mapping[str, _Function], Sequence[_Function], None] = None,
                preprocess: Optional[Callable[[Any], Any]] = None):
     """Makes nothing yet: the first tower of a graph makes the layers.
 
@@ -43,9 +43,10 @@ class KerasModel:
         names, as `compile` takes them. None for what the model was compiled with, `loss_weights`
         too.
       metrics: by name, of (labels, outputs), functions or names of Keras's: one value per example.
-        Of several outputs one of Keras's is of the output with whose name its own begins.
-      preprocess: what is done to a batch's inputs on the tower's device. By default bytes become
-        floats in [0, 1], as with all models here, and everything else stays.
+        Of several outputs one of Keras's is of the output with whose name its own begins. A list
+        of names or functions, as `compile` takes it, names each by itself.
+      preprocess: what is done to a batch's inputs on the tower's device. By default images of bytes
+        become floats in [0, 1], as with all models here, and everything else stays.
 
     Raises:
       UsageError: `tf.keras` is Keras 3, or `make` is a model that has been made already.
@@ -56,7 +57,10 @@ class KerasModel:
                        'variables are to be made where the towers\' are. Use KerasModel(lambda: '
                        '...), or the function you called.')
     check_parameters(make, 'make of KerasModel', fix='let it make the model by itself')
-    for name, metric in (metrics or {}).items():
+    named = metrics or {}
+    if not isinstance(named, Mapping):
+      named = {getattr(metric, '__name__', str(metric)): metric for metric in named}
+    for name, metric in named.items():
       if isinstance(metric, keras.metrics.Metric):
         raise UsageError(f'The metric {name!r} of KerasModel, {metric!r}, keeps totals of its own, '
                          "which towers do not share: give a name, as 'binary_accuracy', or a "
@@ -69,7 +73,7 @@ class KerasModel:
     self._metrics = {
         name: (_of_one(_find_metric(metric), casts=True), True)
         if isinstance(metric, str) or _is_of_keras(metric) else (_without_pairs(metric), False)
-        for name, metric in (metrics or {}).items()}
+        for name, metric in named.items()}
     self._preprocess = preprocess or _bytes_to_floats
     self._graph: Any = None
     self._layers: Any = None
@@ -164,7 +168,9 @@ def _order_inputs(layers, inputs):
 
 
 def _bytes_to_floats(inputs):
-  return Layers(True).normalize(inputs) if getattr(inputs, 'dtype', None) == tf.uint8 else inputs
+  # Rows of bytes may be numbers of words.
+  is_image = getattr(inputs, 'dtype', None) == tf.uint8 and inputs.shape.ndims not in (1, 2)
+  return Layers(True).normalize(inputs) if is_image else inputs
 
 
 def _find_compiled(layers):

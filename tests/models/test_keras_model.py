@@ -471,6 +471,23 @@ def test_a_loss_of_keras_takes_labels_as_fit_gives_them():
       assert session.train() == pytest.approx(0.0, abs=1e-5)
 
 
+def first(labels, outputs):
+  return outputs[:, 0]
+
+
+def test_rows_of_bytes_are_no_images_and_a_list_names_metrics():
+  words, labels = np.uint8([[3, 1], [2, 0]]), np.int32([1, 0])
+  model = KerasModel(lambda: keras.Sequential([
+      keras.layers.Embedding(4, 3, input_length=2), keras.layers.Flatten(), keras.layers.Dense(2)]),
+      loss=LOSS, metrics=[LOSS, first])
+  with small.program(model, train=towers.from_arrays((words, labels)), batch_size=2, num_towers=1,
+                     validation=None).session() as session:
+    assert set(session.evaluate((words, labels))) == {'loss', LOSS, 'first'}
+    table, kernel, bias = session.run(tf.trainable_variables())
+    expected = table[words].reshape(2, -1) @ kernel + bias
+    np.testing.assert_allclose(session.predict((words,), model.predict), expected, rtol=1e-5)
+
+
 ACCURACIES = {'binary': (1, lambda kinds: np.int32(kinds > 0)),
               'sparse': (3, lambda kinds: kinds), 'column': (3, lambda kinds: kinds[:, None]),
               'one-hot': (3, lambda kinds: np.eye(3, dtype=np.float32)[kinds])}
