@@ -367,6 +367,30 @@ def test_each_draw_up_to_the_longest_of_a_tower_is_named(last_batch, monkeypatch
   assert 'tf.reduce_max(towers.all_rows(lengths))' in message
 
 
+@pytest.mark.parametrize('settings', nightly_but([dict(input_mode='shard')], [
+    dict(input_mode='split'), dict(input_mode='next'), dict(input_mode='shard'),
+    dict(accumulate=2)]), ids=str)
+def test_draws_along_what_a_tower_pads_alone_are_named(settings, caplog):
+  def model(batch, is_training):
+    weights = tf.get_variable('weights', [4], initializer=tf.ones_initializer())
+    return tf.reduce_sum(dropout(0.5)(batch[0]) * weights, [1, 2])
+
+  def measure(num_towers, **settings):
+    rows = [np.ones([1 + number % 7, 4], np.float32) for number in range(12)]
+    with tf.Graph().as_default(), towers.Program(
+        model, train=towers.padded(towers.from_arrays(rows), pad_to='batch'), batch_size=6,
+        num_towers=num_towers, device='cpu', optimizer=tf.train.GradientDescentOptimizer(0.0),
+        **settings).session() as session:
+      return [session.train() for _ in range(4)]
+
+  losses = measure(2, **settings)
+  if 'shard' in settings.values() or 'accumulate' in settings:
+    assert caplog.text.count('neither found nor counted: tower_0/dropout') == 1
+  else:
+    assert 'neither found nor counted' not in caplog.text
+    assert losses == pytest.approx(measure(1), rel=1e-6)
+
+
 def of_unique(h):
   """Draws for as many rows as the batch has different ones."""
   values, places = tf.unique(tf.cast(5 * h[:, 0], tf.int32))

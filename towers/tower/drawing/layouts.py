@@ -104,6 +104,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
            and any(user.type != 'Enter' for user in op.outputs[0].consumers())]
   own = {size.name: _LONGEST for size in sizes if is_own(size.op, batch.tensors)}
   shared = {size.name: _LONGEST for size in sizes if size.name not in own}
+  own.update(_list_padded_alone(batch))
   layouts: Layouts = {}
   unknown = {}
   for name, tensor in {**draws, **loops}.items():
@@ -138,6 +139,17 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
     as_they_are = {tensor.name: tensor.shape for tensor in tf.nest.flatten(batch.tensors)}
     _mark_cut(layouts, draws, {**as_they_are, **shared}, own)
   return layouts
+
+
+def _list_padded_alone(batch) -> Dict[str, Any]:
+  """Returns the shapes of what is padded by itself in each tower or micro-batch, by name."""
+  place, sharding = batch.row_offset, batch.sharding
+  if place is None or sharding is None or sharding.num_shards == 1 and isinstance(place.begin, int):
+    return {}
+  shapes = {tensor.name: tensor.shape.as_list() for tensor in tf.nest.flatten(batch.tensors)
+            if tensor.shape.ndims}
+  return {name: [num_rows, *(size or _LONGEST for size in sizes)]
+          for name, (num_rows, *sizes) in shapes.items() if None in sizes}
 
 
 def _mark_cut(layouts, draws, shapes, own) -> None:
