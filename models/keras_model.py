@@ -268,18 +268,18 @@ def _without_pairs(function):
   `[n, 1]` to be pairs of all: `fit` would give it labels `[n, 1]`."""
   @functools.wraps(function)
   def compute(labels, outputs):
-    graph = tf.get_default_graph()
+    if not _is_of_one_number(labels, outputs):
+      return function(labels, outputs)
+    graph, shapes = tf.get_default_graph(), [labels.shape.as_list(), outputs.shape.as_list()]
     before = len(graph.get_operations())
     returned = function(labels, outputs)
-    if _is_of_one_number(labels, outputs):
-      shapes = [labels.shape.as_list(), outputs.shape.as_list()]
-      for op in graph.get_operations()[before:]:
-        found = [value.shape.as_list() for value in op.inputs if value.shape.ndims is not None]
-        if op.outputs and op.outputs[0].shape.ndims == 2 and found in (shapes, shapes[::-1]):
-          raise UsageError(
-              f'A function of KerasModel makes pairs of all labels, {labels.shape}, and all '
-              f"outputs, {outputs.shape}, in {op.name}: take outputs[:, 0], or labels[:, "
-              "None], as Keras's fit gives them.")
+    for op in graph.get_operations()[before:]:
+      found = [value.shape.as_list() for value in op.inputs if value.shape.ndims is not None]
+      if op.outputs and op.outputs[0].shape.ndims == 2 and found in (shapes, shapes[::-1]):
+        raise UsageError(
+            f'A function of KerasModel makes pairs of all labels, {labels.shape}, and all outputs, '
+            f"{outputs.shape}, in {op.name}: take outputs[:, 0], or labels[:, None], as Keras's "
+            'fit gives them.')
     return returned
 
   return compute
