@@ -19,8 +19,8 @@ NUM_STEPS = 5
 SETTINGS = {
     'optimizers': dict(optimizer={'hidden/': tf.train.AdamOptimizer,
                                   'logits/': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}),
-    'all': dict(optimizer={'hidden/': tf.train.AdamOptimizer,
-                          'logits/weights': tf.train.AdagradOptimizer}, frozen=['logits/biases'],
+    'all': dict(optimizer={'': tf.train.AdagradOptimizer,
+                          'hidden/': tf.train.AdamOptimizer}, frozen=['logits/biases'],
                 rate_factors={'hidden/biases': 0.5})}
 # What a hand-written program does in each: variables, optimizer, factor of the rate.
 BY_HAND = {
@@ -132,9 +132,10 @@ def sgd(rate):
 @pytest.mark.parametrize('settings, message', [
     (dict(optimizer={'hiden/': sgd, 'logits/': sgd}),
      'optimizer=hiden/ matches no trainable variable: there are hidden/weights'),
-    (dict(optimizer={'hidden/': sgd}), 'optimizer has no pattern for logits/weights'),
+    (dict(optimizer={'hidden/': sgd}),
+     "optimizer has no pattern for logits/weights, logits/biases: add one, '' for all others"),
     (dict(optimizer={'hidden/': sgd, '.*': sgd}),
-     r'optimizer matches hidden/weights twice, by hidden/ and by \.\*'),
+     r"optimizer matches hidden/weights twice, by 'hidden/' and by '\.\*': let"),
     (dict(optimizer={}), 'optimizer is an empty dict'),
     (dict(optimizer=sgd, frozen=['encoder/']), 'frozen=encoder/ matches no trainable variable'),
     (dict(optimizer=sgd, frozen=['.*']), 'frozen=.* matches all 4 trainable variables'),

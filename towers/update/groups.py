@@ -1,6 +1,7 @@
 """Groups of variables, each with its own optimizer or its own factor of the learning rate.
 
-  optimizer={'generator/': adam, 'discriminator/': sgd}      an optimizer for each pattern
+  optimizer={'generator/': adam, '': sgd}                    an optimizer for each pattern, '' for
+                                                             all other variables
   optimizer={'generator/': Every(5, adam), 'critic/': adam}  one step of five moves the generator
   rate_factors={'encoder/': 0.1}                             the others have 1
   optimizer=function                                         see `towers.update.optimizer_function`
@@ -86,8 +87,9 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
   patterns = _assign('optimizer', optimizers, names)
   unmatched = [name for name in names if name not in patterns]
   if unmatched:
-    raise UsageError(f'optimizer has no pattern for {shorten(unmatched)}: add one, or freeze these '
-                     f"variables. Its patterns are {', '.join(optimizers)}.")
+    raise UsageError(f"optimizer has no pattern for {shorten(unmatched)}: add one, '' for all "
+                     'others, or freeze these variables. Its patterns are '
+                     f"{', '.join(optimizers)}.")
   found: Dict[Any, Group] = {}
   rates: Dict[float, Rate] = {1.0: rate}
   for name in names:
@@ -149,17 +151,18 @@ def by_pattern(optimizers: Optimizers) -> Dict[str, Every]:
 
 
 def _assign(setting: str, patterns: Mapping[str, Any], names: Sequence[str]) -> Dict[str, str]:
-  """Returns the pattern that matches each name, for names that one does.
+  """Returns the pattern that matches each name, for names that one does; '' takes all others.
 
   Raises:
     UsageError: a pattern that matches no name, or a name that several match.
   """
   found: Dict[str, str] = {}
-  for pattern in patterns:
-    for name in choose(setting, pattern, names, what='trainable variable'):
+  for pattern in sorted(patterns, key=bool, reverse=True):
+    for name in (choose(setting, pattern, names, what='trainable variable') if pattern else
+                 [name for name in names if name not in found]):
       if name in found:
-        raise UsageError(f'{setting} matches {name} twice, by {found[name]} and by {pattern}: let '
-                         'one pattern match each variable.')
+        raise UsageError(f'{setting} matches {name} twice, by {found[name]!r} and by {pattern!r}: '
+                         "let one pattern match each variable; '' takes all others.")
       found[name] = pattern
   return found
 
