@@ -33,16 +33,11 @@ _Operation = Tuple[str, int, str]
 
 
 class _Cell(NamedTuple):
-  """The operations of a cell.
-
-  Attributes:
-    stride: of the operations on `h` and `p`.
-    blocks: by name, in order, the two operations that are added up.
-    outputs: the states whose channels are joined.
-  """
-  stride: int
+  """The operations of a cell."""
+  stride: int  # Of the operations on `h` and `p`.
+  # By name, in order, the two operations that are added up.
   blocks: Dict[str, Tuple[_Operation, _Operation]]
-  outputs: str
+  outputs: str  # The states whose channels are joined.
 
 
 _NORMAL = _Cell(stride=1, outputs='pabcde', blocks={
@@ -62,27 +57,17 @@ _REDUCTION = _Cell(stride=2, outputs='bcde', blocks={
 
 
 class _Variant(NamedTuple):
-  """What differs between the members of the family.
-
-  Attributes:
-    num_normal: normal cells of each of the three stages.
-    channels: of an operation in the first stage; each reduction doubles them.
-    stem_channels: of the first convolution.
-    has_reducing_stem: the stem for ImageNet, which divides height and width by 8.
-    skips_reduction: the cell after a reduction takes as `p` not what the reduction took, but what
-      the cell before that.
-    dropout_rate: before the logits.
-    momentum: of batch normalisation.
-    epsilon: of batch normalisation.
-  """
-  num_normal: int
-  channels: int
-  stem_channels: int
-  has_reducing_stem: bool = False
+  """What differs between the members of the family."""
+  num_normal: int  # Normal cells of each of the three stages.
+  channels: int  # Of an operation in the first stage; each reduction doubles them.
+  stem_channels: int  # Of the first convolution.
+  has_reducing_stem: bool = False  # The stem for ImageNet, which divides height and width by 8.
+  # The cell after a reduction takes as `p` not what the reduction took, but what the cell before
+  # that.
   skips_reduction: bool = False
-  dropout_rate: float = 0.0
-  momentum: float = 0.9
-  epsilon: float = 1e-5
+  dropout_rate: float = 0.0  # Before the logits.
+  momentum: float = 0.9  # Of batch normalisation.
+  epsilon: float = 1e-5  # Of batch normalisation.
 
 
 _IMAGENET: Dict[str, Any] = dict(has_reducing_stem=True, dropout_rate=0.5, momentum=0.9997,

@@ -39,18 +39,11 @@ _MOST_SKIPPED = 0.1
 
 
 class Data(NamedTuple):
-  """The training examples of a run.
-
-  Attributes:
-    digest: of the examples.
-    plan: which of them each step takes.
-    may_be_new: whether a checkpoint of others is taken.
-    may_skip: whether steps leave out damaged ones.
-  """
-  digest: Digest
-  plan: Plan
-  may_be_new: bool = False
-  may_skip: bool = False
+  """The training examples of a run."""
+  digest: Digest  # Of the examples.
+  plan: Plan  # Which of them each step takes.
+  may_be_new: bool = False  # Whether a checkpoint of others is taken.
+  may_skip: bool = False  # Whether steps leave out damaged ones.
 
   def check(self, reader: Any, path: str) -> None:
     """Refuses a checkpoint of other examples by a UsageError."""

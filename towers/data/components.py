@@ -15,17 +15,12 @@ from towers.data.composite import find_paths, find_rows
 
 
 class Component(NamedTuple):
-  """One tensor of an example.
-
-  Attributes:
-    path: to it in the example, as `image` or `pair/0`; '' where the example is a single tensor.
-    dtype: a tf.DType.
-    shape: a tf.TensorShape, known or not.
-    is_of_rows: whether it is part of a sparse or ragged component, whose sizes may always differ.
-  """
+  """One tensor of an example."""
+  # Where it is in the example, as `image` or `pair/0`; '' where the example is a single tensor.
   path: str
-  dtype: Any
-  shape: Any
+  dtype: Any  # A tf.DType.
+  shape: Any  # A tf.TensorShape, known or not.
+  # Whether it is part of a sparse or ragged component, whose sizes may always differ.
   is_of_rows: bool = False
 
   def __str__(self) -> str:
@@ -34,16 +29,10 @@ class Component(NamedTuple):
 
 
 class Components(NamedTuple):
-  """The components of every example of a split.
-
-  Attributes:
-    name: of the split.
-    structure: of an example, with dtypes as its leaves.
-    parts: the components, in the order of `tf.nest.flatten`.
-  """
-  name: str
-  structure: Any
-  parts: Tuple[Component, ...]
+  """The components of every example of a split."""
+  name: str  # Of the split.
+  structure: Any  # Of an example, with dtypes as its leaves.
+  parts: Tuple[Component, ...]  # The components, in the order of `tf.nest.flatten`.
 
   @property
   def are_static(self) -> bool:

@@ -42,18 +42,12 @@ class Buckets(NamedTuple):
 
 
 class Mixture(NamedTuple):
-  """Parts that share the batches of an epoch by numbers, see `mixed`.
-
-  Attributes:
-    sizes: of each part, in examples.
-    counts: how many of each part an epoch takes.
-    per_batch: whether every batch has a part's share, and not only the epoch.
-    members: the examples of all parts, one part after the other, `[sum of sizes]`; None where they
-      are numbered so.
-  """
-  sizes: Tuple[int, ...]
-  counts: Tuple[int, ...]
-  per_batch: bool
+  """Parts that share the batches of an epoch by numbers, see `mixed`."""
+  sizes: Tuple[int, ...]  # Of each part, in examples.
+  counts: Tuple[int, ...]  # How many of each part an epoch takes.
+  per_batch: bool  # Whether every batch has a part's share, and not only the epoch.
+  # The examples of all parts, one part after the other, `[sum of sizes]`; None where they are
+  # numbered so.
   members: Optional[np.ndarray] = None
 
   @property

@@ -45,17 +45,11 @@ LAST_BATCHES = ('keep', 'pad', 'drop', 'carry')
 
 
 class Span(NamedTuple):
-  """What is taken of an epoch.
-
-  Attributes:
-    epoch: from 0.
-    position: of the first example, in the epoch.
-    end: the position behind the last one.
-    place: the examples between the first and the beginning of a batch, maybe of an earlier epoch.
-  """
-  epoch: int
-  position: int
-  end: int
+  """What is taken of an epoch."""
+  epoch: int  # From 0.
+  position: int  # Of the first example, in the epoch.
+  end: int  # The position behind the last one.
+  # The examples between the first and the beginning of a batch, maybe of an earlier epoch.
   place: int = 0
 
 
@@ -330,17 +324,11 @@ class Shard(NamedTuple):
   """What one iterator reads: every `num_shards`-th place of a micro-batch, from `position` on.
 
   Functions take and return ints or tensors.
-
-  Attributes:
-    position: of the shard, from 0.
-    num_shards: of all workers together.
-    batch_size: of a micro-batch.
-    takes_turns: whether the towers of a worker take their batches from it in turn.
   """
-  position: int
-  num_shards: int
-  batch_size: int
-  takes_turns: bool = False
+  position: int  # Of the shard, from 0.
+  num_shards: int  # Of all workers together.
+  batch_size: int  # Of a micro-batch.
+  takes_turns: bool = False  # Whether the towers of a worker take their batches from it in turn.
 
   @property
   def is_regular(self) -> bool:

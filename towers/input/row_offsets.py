@@ -18,20 +18,13 @@ from towers.tensorflow_v1 import Tensor, tf
 
 
 class Sharding(NamedTuple):
-  """How a tower's rows are taken out of the examples of an epoch.
-
-  Attributes:
-    plan: of the split.
-    position: of the shard that they are taken from, among `num_shards` that batches are dealt to.
-    num_shards: of all workers.
-    is_shared: whether the towers of a worker take from one shard, one after the other.
-    multiple: divides the place of the first row of every tower.
-  """
-  plan: Optional[Plan]
+  """How a tower's rows are taken out of the examples of an epoch."""
+  plan: Optional[Plan]  # Of the split.
+  # Of the shard that they are taken from, among `num_shards` that batches are dealt to.
   position: int
-  num_shards: int
-  is_shared: bool
-  multiple: int
+  num_shards: int  # Of all workers.
+  is_shared: bool  # Whether the towers of a worker take from one shard, one after the other.
+  multiple: int  # Divides the place of the first row of every tower.
 
 
 class RowOffset(NamedTuple):

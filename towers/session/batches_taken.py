@@ -18,18 +18,11 @@ _INPUT_OPS = (*GET_NEXTS, 'Unstage', 'Stage')
 
 
 class BatchesTaken(NamedTuple):
-  """Which batches a run takes.
-
-  Attributes:
-    by_towers: whether the towers take theirs, of training or of the switch.
-    by_validation: whether a validation tower takes its own.
-    updates: whether the run updates the weights.
-    moves_step: whether it writes `global_step` or `examples_seen`, as an update does.
-  """
-  by_towers: bool
-  by_validation: bool
-  updates: bool
-  moves_step: bool
+  """Which batches a run takes."""
+  by_towers: bool  # Whether the towers take theirs, of training or of the switch.
+  by_validation: bool  # Whether a validation tower takes its own.
+  updates: bool  # Whether the run updates the weights.
+  moves_step: bool  # Whether it writes `global_step` or `examples_seen`, as an update does.
 
 
 def name_variables(fetches: List[Any]) -> List[Any]:

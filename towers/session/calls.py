@@ -13,16 +13,10 @@ from towers.whole import flatten_rows
 
 
 class Update(NamedTuple):
-  """What a measured step returns besides its loss.
-
-  Attributes:
-    gradient_norm: the global norm of its gradients.
-    learning_rate: the rate that it applied.
-    summaries: what the model has made by `tf.summary` in the first tower.
-  """
-  gradient_norm: float
-  learning_rate: float
-  summaries: Sequence[bytes] = ()
+  """What a measured step returns besides its loss."""
+  gradient_norm: float  # The global norm of its gradients.
+  learning_rate: float  # The rate that it applied.
+  summaries: Sequence[bytes] = ()  # What the model has made by `tf.summary` in the first tower.
 
 
 class Calls:

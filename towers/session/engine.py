@@ -43,14 +43,10 @@ _FEW_TOWERS = 4
 
 
 class StepResult(NamedTuple):
-  """What a step has come to.
-
-  Attributes:
-    loss: the mean over the global batch, before the update.
-    not_finite: where the loss or a gradient was not finite, what a second try on the same examples
-      has found; else None. Unless that one is done, no variable has changed.
-  """
-  loss: float
+  """What a step has come to."""
+  loss: float  # The mean over the global batch, before the update.
+  # Where the loss or a gradient was not finite, what a second try on the same examples has found;
+  # else None. Unless that one is done, no variable has changed.
   not_finite: Optional[Retried] = None
 
 

@@ -17,16 +17,10 @@ _MOST_TRACED = 100
 
 
 class Interval(NamedTuple):
-  """How often a run does something: whenever its count of steps, or examples, passes a multiple.
-
-  Attributes:
-    every: steps; or examples, where epochs do not end with a step.
-    stride: that a step adds to the count.
-    offset: the count at step 0.
-  """
-  every: Union[int, Fraction]
-  stride: int = 1
-  offset: int = 0
+  """How often a run does something: whenever its count of steps, or examples, passes a multiple."""
+  every: Union[int, Fraction]  # Steps; or examples, where epochs do not end with a step.
+  stride: int = 1  # That a step adds to the count.
+  offset: int = 0  # The count at step 0.
 
   def is_due(self, step: int) -> bool:
     """Whether a multiple lies behind the step before this one, and not behind this one."""
@@ -41,18 +35,11 @@ class Interval(NamedTuple):
 
 
 class Timetable(NamedTuple):
-  """When a loop does what, counted in steps.
-
-  Attributes:
-    total_steps: weight updates in the whole run, those before a resume included.
-    validate_every: between two passes over the validation split.
-    save_every: between two checkpoints.
-    save_seconds: seconds between two checkpoints, instead of steps.
-  """
-  total_steps: int
-  validate_every: Interval
-  save_every: Interval
-  save_seconds: Optional[float] = None
+  """When a loop does what, counted in steps."""
+  total_steps: int  # Weight updates in the whole run, those before a resume included.
+  validate_every: Interval  # Between two passes over the validation split.
+  save_every: Interval  # Between two checkpoints.
+  save_seconds: Optional[float] = None  # Seconds between two checkpoints, instead of steps.
 
 
 def parse_interval(name: str, given: Any) -> Tuple[float, str]:

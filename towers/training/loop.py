@@ -25,14 +25,10 @@ MOST_SKIPPED_IN_A_ROW = 10
 
 
 class LoopEnd(NamedTuple):
-  """The result of a loop, besides what it has told the run.
-
-  Attributes:
-    train_loss: the mean loss of the last step's global batch, or None if no step was left.
-    stopped: why the loop has ended before the last step, or None.
-  """
+  """The result of a loop, besides what it has told the run."""
+  # The mean loss of the last step's global batch, or None if no step was left.
   train_loss: Optional[float]
-  stopped: Optional[str] = None
+  stopped: Optional[str] = None  # Why the loop has ended before the last step, or None.
 
 
 class Loop:

@@ -28,19 +28,12 @@ class InitFrom(NamedTuple):
 
 
 class Matches(NamedTuple):
-  """How a file and a program's variables fit.
-
-  Attributes:
-    source: for each variable that the file starts, the name of its tensor.
-    new: variables that the file does not have.
-    anew: variables under `reinit`.
-    left_over: tensors that the program does not have.
-    differ: variables under `reinit` whose tensor in the file has another shape, in words.
-  """
-  source: Dict[str, str]
-  new: List[str]
-  anew: List[str]
-  left_over: List[str]
+  """How a file and a program's variables fit."""
+  source: Dict[str, str]  # For each variable that the file starts, the name of its tensor.
+  new: List[str]  # Variables that the file does not have.
+  anew: List[str]  # Variables under `reinit`.
+  left_over: List[str]  # Tensors that the program does not have.
+  # Variables under `reinit` whose tensor in the file has another shape, in words.
   differ: List[str]
 
   def format(self) -> str:

@@ -14,16 +14,11 @@ class Tensor(NamedTuple):
 
 
 class VariableSlice(NamedTuple):
-  """Where a variable is in a checkpoint: in a tensor of that name, or a slice of it.
-
-  Attributes:
-    spec: the slice as TensorFlow writes it; '' for all.
-    slices: the same for numpy.
-  """
+  """Where a variable is in a checkpoint: in a tensor of that name, or a slice of it."""
   name: str
   tensor: Tensor
-  spec: str = ''
-  slices: Tuple[slice, ...] = ()
+  spec: str = ''  # The slice as TensorFlow writes it; '' for all.
+  slices: Tuple[slice, ...] = ()  # The same for numpy.
 
   def take(self, value: np.ndarray) -> np.ndarray:
     """Returns the variable's slice of the tensor's value."""

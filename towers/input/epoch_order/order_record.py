@@ -18,20 +18,12 @@ _VERSION = 1
 
 
 class Order(NamedTuple):
-  """The order of all epochs.
-
-  Attributes:
-    seed: of the shuffling; None for the order of the examples.
-    shuffle_buffer: elements that shuffle in a buffer; 0 where positions are permuted.
-    version: of the way in which positions are permuted.
-    window: examples that are sorted by length, or dealt by parts, together; 0 for any.
-    lengths: the checksum of their lengths, or of the mixture; 0 without either.
-  """
-  seed: Optional[int]
-  shuffle_buffer: int = 0
-  version: int = _VERSION
-  window: int = 0
-  lengths: int = 0
+  """The order of all epochs."""
+  seed: Optional[int]  # Of the shuffling; None for the order of the examples.
+  shuffle_buffer: int = 0  # Elements that shuffle in a buffer; 0 where positions are permuted.
+  version: int = _VERSION  # Of the way in which positions are permuted.
+  window: int = 0  # Examples that are sorted by length, or dealt by parts, together; 0 for any.
+  lengths: int = 0  # The checksum of their lengths, or of the mixture; 0 without either.
 
   def to_array(self) -> np.ndarray:
     """Returns what a checkpoint holds, int64 `[4]`, or `[6]` with buckets or a mixture."""
