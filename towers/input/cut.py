@@ -5,6 +5,7 @@ In the mode `split` the graph cuts the worker's batch over its towers by tf.spli
 
 from typing import Any, Optional
 
+from towers.data.components import find_components
 from towers.data.examples import Examples
 from towers.input.plan import Plan, Shard
 from towers.input.rows import batch_rows
@@ -41,7 +42,8 @@ def batch_elements(elements: Any, examples: Examples, plan: Plan, shard: Shard,
                        drop_remainder=plan.is_static)
   if shard.num_shards > 1 and num_batches is not None:
     # The last micro-batch may deal nothing to a shard, which must not end before the others.
-    empty = tf.data.Dataset.from_tensors(build_zeros(batches, first_size=0))
+    zeros = find_components(batches, examples.name).zeros()
+    empty = tf.data.Dataset.from_tensors(tf.nest.map_structure(lambda tensor: tensor[:0], zeros))
     batches = batches.concatenate(empty).take(num_batches)
   return _share_batches(batches, num_towers) if is_cut else batches
 
@@ -58,16 +60,3 @@ def _share_batches(batches, num_towers):
         lambda begin, end: tf.nest.map_structure(lambda tensor: tensor[begin:end], batch)))
 
   return batches.flat_map(as_written(cut))
-
-
-def build_zeros(data_set: Any, first_size: Any) -> Any:
-  """Returns zeros in the structure of an element; `first_size` replaces the first dimension."""
-  def zeros(dtype, shape):
-    if first_size is None:
-      return tf.zeros([size or 0 for size in shape.as_list()], dtype)
-    # A row that fills an empty batch of padded examples has this shape: few kernels take size 0.
-    sizes = [1 if size is None else size for size in shape.as_list()[1:]]
-    return tf.zeros([first_size] + sizes, dtype)
-
-  return tf.nest.map_structure(zeros, tf.data.get_output_types(data_set),
-                               tf.data.get_output_shapes(data_set))

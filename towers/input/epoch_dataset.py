@@ -16,9 +16,10 @@ from typing import Any, List, NamedTuple, Optional
 
 import numpy as np
 
+from towers.data.components import find_components
 from towers.data.composite import encode_dataset
 from towers.data.examples import Examples
-from towers.input.cut import batch_elements, build_zeros
+from towers.input.cut import batch_elements
 from towers.input.plan import Plan, Shard, Span
 from towers.input.rows import check_ranks, choose_padding
 from towers.tensorflow_v1 import as_written, tf, unbatch
@@ -29,14 +30,9 @@ OWN_FUNCTION = 'find_spans'  # The name of an op that calls Python for every spl
 
 
 class Fed(NamedTuple):
-  """What is fed to start iterators.
-
-  Attributes:
-    arrays: those of the split, tensors.
-    start: where to begin, `Plan.start` as an int64 tensor.
-  """
-  arrays: List[Any]
-  start: Any
+  """What is fed to start iterators."""
+  arrays: List[Any]  # Those of the split, tensors.
+  start: Any  # Where to begin, `Plan.start` as an int64 tensor.
 
 
 def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed: Optional[int],
@@ -148,8 +144,9 @@ def _order_elements(elements, examples, plan, shard, span, *, seed):
   Every shard shuffles all elements, and alike: if each shuffled its own, another number of shards
   would take other elements in the same steps.
   """
-  check_ranks(elements, examples.name)
-  elements = elements.concatenate(_missing_elements(elements, plan, examples.name))
+  components = find_components(elements, examples.name)
+  check_ranks(components)
+  elements = elements.concatenate(_missing_elements(components, plan))
   if plan.is_endless:  # From its beginning, also where a run has resumed.
     return _take_places(elements, shard, span.place)
   elements = elements.take(plan.num_examples)
@@ -175,17 +172,16 @@ def _take_places(elements, shard, place):
   return own.map(as_written(lambda element, _: element))
 
 
-def _missing_elements(elements, plan, name):
+def _missing_elements(components, plan):
   """Returns a data set that follows the elements: an error if there are fewer than promised.
 
   An epoch that ends early would put staging areas out of step, and take examples twice, silently.
   """
   def fail(_):
-    message = (f'{name} promised num_examples={plan.num_examples}, but its elements ended before '
-               'that.')
-    if plan.is_endless:
-      message = f'{name}: the stream has ended: let it wait for more, or train fewer steps.'
-    with tf.control_dependencies([tf.Assert(False, [message])]):
-      return build_zeros(elements, first_size=None)
+    message = (': the stream has ended: let it wait for more, or train fewer steps.'
+               if plan.is_endless else
+               f' promised num_examples={plan.num_examples}, but its elements ended before that.')
+    with tf.control_dependencies([tf.Assert(False, [components.name + message])]):
+      return components.zeros()
 
   return tf.data.Dataset.range(1).map(fail)

@@ -11,12 +11,12 @@ from towers.data.examples import Padding
 from towers.tensorflow_v1 import as_written, tf
 
 
-def check_ranks(data_set: Any, name: str) -> None:
+def check_ranks(components: Components) -> None:
   """Raises a UsageError if only a run knows the number of dimensions of a component."""
-  for part in find_components(data_set, name).parts:
+  for part in components.parts:
     if part.shape.ndims is None:
-      raise UsageError(f'{name}: the number of dimensions of {part} is unknown: call set_shape on '
-                       'it, with [None] for one dimension of any size.')
+      raise UsageError(f'{components.name}: the number of dimensions of {part} is unknown: call '
+                       'set_shape on it, with [None] for one dimension of any size.')
 
 
 def choose_padding(data_set: Any, padding: Optional[Padding], name: str) -> Optional[Padding]:
@@ -45,8 +45,8 @@ def batch_rows(data_set: Any, size: int, *, padding: Optional[Padding], name: st
   """
   if padding is None:
     return data_set.batch(size, drop_remainder=drop_remainder)
-  check_ranks(data_set, name)
   components = find_components(data_set, name, marks_bad=marks_bad)
+  check_ranks(components)
   if components.are_static:
     shapes = ', '.join(str(part.shape) for part in components.parts)
     raise UsageError(f'{name}: towers.padded has nothing to pad, for the shapes of an example are '
