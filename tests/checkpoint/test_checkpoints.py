@@ -56,13 +56,13 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
 
 
 @pytest.mark.parametrize('folder, words', [
-    ('file/folder', 'checkpoint_dir .*file/folder'),
+    ('file/folder', 'checkpoint_dir=file/folder cannot be made'),
     ('gs://bucket/run', 'checkpoint_dir=gs://bucket/run names another file system')])
 def test_a_folder_that_cannot_be_made_is_named(folder, words, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'file').write_text('')
   with Run() as run, run.graph.as_default(), pytest.raises(UsageError, match=words):
-    Checkpoints(folder, keep=1)
+    run.opened.save(folder)
   assert os.listdir() == ['file']
 
 

@@ -23,7 +23,6 @@ import numpy as np
 from towers.base.checksums import DATA, INDEX
 from towers.base.files import folder_aside, open_regular, sweep, write_whole
 from towers.base.output import write_line
-from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, format_lines
 from towers.checkpoint.history import HISTORY, History
@@ -83,13 +82,9 @@ def find_checkpoints(folder: str) -> List[str]:
 
 
 class Snapshot(NamedTuple):
-  """Where a run stands between two steps: as good as a checkpoint, in memory.
-
-  Attributes:
-    point: where the data stands.
-    values: of all variables, by name; {} in a worker that is not the chief.
-  """
-  point: ResumePoint
+  """Where a run stands between two steps: as good as a checkpoint, in memory."""
+  point: ResumePoint  # Where the data stands.
+  # Of all variables, by name; {} in a worker that is not the chief.
   values: Mapping[str, np.ndarray]
 
   @property
@@ -99,14 +94,9 @@ class Snapshot(NamedTuple):
 
 
 class Restored(NamedTuple):
-  """A checkpoint whose values the variables have now.
-
-  Attributes:
-    path: without file suffixes.
-    point: where its data stood.
-  """
-  path: str
-  point: ResumePoint
+  """A checkpoint whose values the variables have now."""
+  path: str  # Without file suffixes.
+  point: ResumePoint  # Where its data stood.
 
 
 class Checkpoints:
@@ -123,7 +113,7 @@ class Checkpoints:
                stop_on_full_disk: bool = False,
                inputs: Optional[Inputs] = None, data: Optional[Data] = None,
                averages: Optional[Averages] = None, warn: Callable[[str], None] = write_line):
-    """Prepares to save all global variables to a folder, which it makes.
+    """Prepares to save all global variables to a folder, which it makes; see also `lock_folder`.
 
     Args:
       keep: how many of the newest checkpoints stay, besides the best one.
@@ -133,9 +123,6 @@ class Checkpoints:
         a resumed run compares.
       averages: of the program's weights, if it has any.
       warn: called with a message for the user, perhaps from another thread.
-
-    Raises:
-      UsageError: the folder cannot be made, or its path names another file system.
     """
     self.folder = folder or ''
     self.saved_step: Optional[int] = None
@@ -160,14 +147,8 @@ class Checkpoints:
     self._thread = Threads(1, thread_name_prefix='checkpoint')
     self._writing: Optional[concurrent.futures.Future] = None
     self._writing_step: Optional[int] = None
-    if not self._writes:
-      return
-    check_local_path('checkpoint_dir', self.folder)
-    try:
+    if self._writes:
       os.makedirs(self.folder, exist_ok=True)
-    except OSError as error:
-      raise UsageError(f'checkpoint_dir {folder} cannot be made: {error.strerror}. Choose a folder '
-                       'that can be written.') from None
 
   def restore(self, session: Any, chosen: Optional[str] = None, *, names: Names = None,
               new: Sequence[str] = ()) -> Optional[Restored]:

@@ -13,7 +13,7 @@ import time
 from typing import Iterator, Optional
 
 from towers.base.files import open_regular
-from towers.base.paths import describe_no_folder
+from towers.base.paths import check_local_path, describe_no_folder
 from towers.base.usage_error import UsageError
 
 _NAME = 'lock'
@@ -24,11 +24,13 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
   """Makes a folder and keeps other runs out of it; does nothing for None.
 
   Raises:
-    UsageError: the folder cannot be made or written to, or another process has it.
+    UsageError: the folder cannot be made or written to, its path names another file system, or
+      another process has it.
   """
   if folder is None:
     yield
     return
+  check_local_path('checkpoint_dir', folder)
   try:
     os.makedirs(folder, exist_ok=True)
     opened = open_regular(os.path.join(folder, _NAME), 'r+b')
