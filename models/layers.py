@@ -42,11 +42,6 @@ def he_normal(mode='fan_in'):
   return draw
 
 
-def glorot_uniform():
-  """The initialiser for other weights: variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
-  return tf.glorot_uniform_initializer()
-
-
 def dense(inputs, units, *, name, activation=None, initializer=None, bias=0.0):
   """A matrix product with biases: `[batch, units]` of float `[batch, features]`.
 
@@ -54,11 +49,12 @@ def dense(inputs, units, *, name, activation=None, initializer=None, bias=0.0):
     inputs, units: see above; `features` is known.
     name: the variable scope: makes `name/weights [features, units]` and `name/biases [units]`.
     activation: a function of a tensor, or None.
-    initializer: of the weights; default: `he_normal` before a ReLU, otherwise `glorot_uniform`.
+    initializer: of the weights; default: `he_normal` before a ReLU, otherwise that of
+      Glorot & Bengio 2010.
     bias: what biases start from.
   """
   if initializer is None:
-    initializer = he_normal() if activation is tf.nn.relu else glorot_uniform()
+    initializer = he_normal() if activation is tf.nn.relu else tf.glorot_uniform_initializer()
   with tf.variable_scope(name):
     weights = tf.get_variable('weights', [inputs.shape.as_list()[-1], units],
                               initializer=initializer)
@@ -106,7 +102,8 @@ class Layers(NamedTuple):
       has_biases: leave them out before batch normalisation, which has offsets of its own.
     """
     if initializer is None:
-      initializer = glorot_uniform() if activation is None and has_biases else he_normal()
+      initializer = (tf.glorot_uniform_initializer() if activation is None and has_biases else
+                     he_normal())
     with tf.variable_scope(name):
       weights = tf.get_variable('weights', [size, size, self.count_channels(x), filters],
                                 initializer=initializer)

@@ -12,7 +12,7 @@ weight decay 0.0005, dropout 0.5, rate 0.01, divided by 10 three times in 74 epo
 
 from towers.tensorflow_v1 import tf
 
-from .layers import Layers, dense, glorot_uniform
+from .layers import Layers, dense
 
 _CHANNELS = (64, 128, 256, 512, 512)
 # Convolutions of each stage, by the number of layers with weights.
@@ -24,15 +24,14 @@ def build_logits(images, is_training, num_classes, *, depth=16, data_format='NHW
 
   On 224x224x3 with 1,000 classes they take 138,357,544 weights (depth of 16) or 143,667,240 (19).
   """
-  layers = Layers(is_training, data_format)
+  layers, initializer = Layers(is_training, data_format), tf.glorot_uniform_initializer()
   x = layers.normalize(images)
   for stage, (channels, num_convs) in enumerate(zip(_CHANNELS, _NUM_CONVS[depth])):
     for index in range(num_convs):
-      x = layers.conv(x, channels, 3, name=f'conv{stage + 1}_{index + 1}',
-                      initializer=glorot_uniform())
+      x = layers.conv(x, channels, 3, name=f'conv{stage + 1}_{index + 1}', initializer=initializer)
     x = layers.max_pool(x)
   x = layers.flatten(x)
   for name in ('dense1', 'dense2'):
-    x = dense(x, 4096, name=name, activation=tf.nn.relu, initializer=glorot_uniform())
+    x = dense(x, 4096, name=name, activation=tf.nn.relu, initializer=initializer)
     x = layers.dropout(x, 0.5)
   return dense(x, num_classes, name='logits')
