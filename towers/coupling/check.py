@@ -16,6 +16,7 @@ Batches of one static size can only be exchanged: on other sizes the model is ca
 What a branch or a loop does on other data than these, no few rows tell.
 """
 
+import contextlib
 import itertools
 import logging
 import re
@@ -108,11 +109,30 @@ def check_program(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> 
   check_towers(program.towers, session, rows, num_parts=_count_parts(program),
                num_workers=program.workers.num_workers,
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
+  if rows is not None and program.towers[0].batch.pads_validation:
+    _warn_of_filler(program, session, rows)
+
+
+def _warn_of_filler(program, session, rows) -> None:
+  """Warns of a model that rows change which fill batches up where it validates, but not trains."""
+  plan, towers = program.validation.feed.inputs.plan, program.towers
+  if plan.is_even and plan.num_rows * len(towers) * plan.num_workers == plan.micro_batch_size:
+    return
+  with program.graph.as_default(), contextlib.suppress(LeftOut, tf.errors.OpError):
+    fed = FedTowers(towers, session, rows, plan.num_workers, plan.steps_per_epoch * len(towers))
+    fed.mode = {program.validation.is_validating: True}
+    found = _find_filler(fed) if fed.size and fed.sizes[0] else ''
+    if found:
+      logging.getLogger('towers').warning(
+          'last_batch=carry fills batches of validation up with rows that must not count. %s: take '
+          'sums of towers.all_rows(x), which leaves such rows out, or use last_batch=keep or drop.',
+          found)
 
 
 def has_parts(program: Any) -> bool:
   """Returns whether there is anything to check: several parts of a step, or rows that fill up."""
-  return _count_parts(program) > 1 or program.towers[0].batch.is_padded
+  batch = program.towers[0].batch
+  return _count_parts(program) > 1 or batch.is_padded or batch.pads_validation
 
 
 def _count_parts(program):
@@ -158,6 +178,13 @@ def _check_filler(fed) -> None:
   for op in (*(write.op for write in fed.writes), *fed.kernels):
     raise UsageError(f'{what} {format_op(op)} is computed from all rows, as batch normalisation '
                      f'is: {_PAD_FIX}.')
+  found = _find_filler(fed)
+  if found:
+    raise UsageError(f'{what} {found}: {_PAD_FIX}.')
+
+
+def _find_filler(fed) -> str:
+  """Returns what rows change that only fill a batch up, and by how much; or ''."""
   fed.check()
   index = np.arange(fed.sizes[0])
   count = max(len(index) // 2, 1)
@@ -169,9 +196,12 @@ def _check_filler(fed) -> None:
   firsts = [{key: values[:1] for key, values in side.items() if key[0] == 'sum'}
             for side in (reference, other)]
   for gap in _find_gaps(fed, *firsts):
-    culprit = _locate(fed, sides, fed.shake(sides.reference), [gap])
-    raise UsageError(f'{what} {_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} '
-                     f'of itself{culprit.text}: {_PAD_FIX}.')
+    # Behind a sum the first op that is not linear would be named.
+    by_sums = fed.totals or fed.mode
+    culprit = Culprit() if by_sums else _locate(fed, sides, fed.shake(sides.reference), [gap])
+    return (f'{_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} of itself'
+            f'{culprit.text}')
+  return ''
 
 
 def _find_mixed(fed, num_parts) -> List[str]:

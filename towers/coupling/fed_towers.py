@@ -80,6 +80,7 @@ class FedTowers:
     updates: that may do so, but for those of moving averages, each with what it assigns, and where;
       nothing where it follows another or is in a branch or a loop, and so cannot be fetched.
     given: what is fed to each share of the other side beside its rows, once measured.
+    mode: what every run is fed with too, as the switch of validation.
     runs_per_epoch: as for `check_towers`: with it no run begins that would take longer than may be.
   """
 
@@ -102,6 +103,7 @@ class FedTowers:
     self.pool = [np.concatenate(values) for values in zip(*alike)]
     self.size = len(self.pool[0]) if self.pool else 0
     self.given: List[Dict[Any, Any]] = []
+    self.mode: Dict[Any, Any] = {}
     self._fixed: Dict[Any, Any] = {}
 
     batch_sums, batch_moments = [self.graph.get_collection(key, self.scope)
@@ -279,7 +281,7 @@ class FedTowers:
     is_together = self.totals and len({share.tower for share in side}) == len(side)
     for together in [shares] if is_together else [[share] for share in shares]:
       self.check_price('a run more', self._forward_seconds * passes * len(together))
-      feed = self._feed_idle({share.tower for share, _ in together})
+      feed = {**self.mode, **self._feed_idle({share.tower for share, _ in together})}
       for share, others in together:
         feed.update(self._feed(share, sum(each.num_real for each in side)))
         feed.update(others)
