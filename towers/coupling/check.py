@@ -109,12 +109,12 @@ def check_program(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> 
   check_towers(program.towers, session, rows, num_parts=_count_parts(program),
                num_workers=program.workers.num_workers,
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
-  if rows is not None and program.towers[0].batch.pads_validation:
+  if sums - of_layers and rows is not None and program.towers[0].batch.pads_validation:
     _warn_of_filler(program, session, rows)
 
 
 def _warn_of_filler(program, session, rows) -> None:
-  """Warns of a model that rows change which fill batches up where it validates, but not trains."""
+  """Warns of a model whose sums over all towers count rows that fill batches of validation up."""
   plan, towers = program.validation.feed.inputs.plan, program.towers
   if plan.is_even and plan.num_rows * len(towers) * plan.num_workers == plan.micro_batch_size:
     return
@@ -131,8 +131,7 @@ def _warn_of_filler(program, session, rows) -> None:
 
 def has_parts(program: Any) -> bool:
   """Returns whether there is anything to check: several parts of a step, or rows that fill up."""
-  batch = program.towers[0].batch
-  return _count_parts(program) > 1 or batch.is_padded or batch.pads_validation
+  return _count_parts(program) > 1 or program.towers[0].batch.is_padded
 
 
 def _count_parts(program):
@@ -196,9 +195,9 @@ def _find_filler(fed) -> str:
   firsts = [{key: values[:1] for key, values in side.items() if key[0] == 'sum'}
             for side in (reference, other)]
   for gap in _find_gaps(fed, *firsts):
-    # Behind a sum the first op that is not linear would be named.
-    by_sums = fed.totals or fed.mode
-    culprit = Culprit() if by_sums else _locate(fed, sides, fed.shake(sides.reference), [gap])
+    # Behind sums of all towers the first op that is not linear would be named.
+    culprit = Culprit() if fed.totals else _locate(
+        fed, sides, fed.shake(sides.reference), [gap])
     return (f'{_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} of itself'
             f'{culprit.text}')
   return ''
