@@ -9,7 +9,7 @@ weights on the same examples, with the same result. These weights are the averag
 
 import functools
 import sys
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,12 +20,7 @@ from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
 from towers.graph.writes import check_measuring, find_writes
 from towers.input.feed import Feed, build_batches
-from towers.placement.counters import (
-  counted_by,
-  get_global_step,
-  get_micro_batch_in_validation,
-  get_pass_shift,
-)
+from towers.placement.counters import counted_by, get_global_step
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.variables import VariableStore, check_reads, check_shared
@@ -41,7 +36,7 @@ from towers.tower.precision import Precision
 from towers.tower.recording import record_tower
 from towers.tower.tower import ForwardPass
 from towers.update.moving_averages import Averages
-from towers.whole import Whole, WholeRows, flatten_rows
+from towers.whole import WholeRows, flatten_rows
 
 
 class Validation(NamedTuple):
@@ -49,32 +44,23 @@ class Validation(NamedTuple):
 
   Attributes:
     feed: of the validation split.
-    names: 'loss', then the model's metrics.
-    sums: float32 vector: for each name the sum over the global batch's examples, for each of
-      `weighted` the sum of the weights, last the number of examples. A run that needs them also
+    towers: that measure.
+    sums: float32 vector, those of `stack_sums` over the global batch. A run that needs them also
       puts the next validation batch of every tower.
     is_validating: the switch to feed True in such a run; None if a tower of its own validates.
     snapshot_op: copies the variables before a pass begins; None if they are read directly.
-    weighted: the names whose sums their weights divide, and not the number of examples.
-    losses: the names whose means add up to that of 'loss', of a model with several losses.
     sum_workers: `(session, sums, rows)` to the sums of all workers, whose rows it adds, once each
       has measured its part of the split; None for one worker.
-    wholes: for each tower the metrics of the whole split, by name, with its rows of a run.
     numbers: pairs of a name and a tensor to feed, on which a run's draws depend: 'micro_batch' is
       the number of its batch in a global batch, 'shift' as of `shift_of` this one's in the pass.
-    variables: hold them by name for a tower of its own, whose runs feed nothing.
   """
   feed: Feed
-  names: List[str]
+  towers: Sequence[ForwardPass]
   sums: Tensor
   is_validating: Optional[Tensor] = None
   snapshot_op: Optional[Operation] = None
-  weighted: Sequence[str] = ()
-  losses: Sequence[str] = ()
   sum_workers: Optional[Callable[[Session, np.ndarray, WholeRows], np.ndarray]] = None
-  wholes: Sequence[Mapping[str, Whole]] = ({},)
   numbers: Sequence[Tuple[str, Tensor]] = ()
-  variables: Mapping[str, Variable] = {}
 
   def __repr__(self) -> str:
     return short_repr(self)
@@ -85,9 +71,9 @@ class Validation(NamedTuple):
     return self.is_validating is None
 
   @property
-  def all_names(self) -> List[str]:
-    """The names, and those of metrics of the whole split."""
-    return [*self.names, *self.wholes[0]]
+  def names(self) -> List[str]:
+    """What it measures: 'loss', and the model's metrics."""
+    return [*self.towers[0].sums, *self.towers[0].wholes]
 
 
 def build_validation(towers: Sequence[ForwardPass], *, feed: Feed, is_validating: Optional[Tensor],
@@ -113,7 +99,6 @@ def build_validation(towers: Sequence[ForwardPass], *, feed: Feed, is_validating
   check_measuring([value for tower in towers for name, value in tower.sums.items()
                    if name != 'loss' or is_validating is not None], is_validating)
 
-  names, weighted = list(towers[0].sums), list(towers[0].weights)
   vectors = []
   for index, tower in enumerate(towers):
     with tf.device(tower.device), tf.name_scope('measure'):
@@ -122,17 +107,15 @@ def build_validation(towers: Sequence[ForwardPass], *, feed: Feed, is_validating
         vector = run_beside(vector, feed.stage.put_ops[index])
       vectors.append(vector)
   with tf.device(HOST), tf.name_scope('validation'):
-    size = len(names) + len(weighted) + 1
-    sum_workers = _build_sum_of_workers(size, workers) if workers.num_workers > 1 else None
-    sums, wholes = add_all(vectors), [tower.wholes for tower in towers]
-  needed = find_needed([value.op for value in [sums, *flatten_rows(wholes)]])
+    sums = add_all(vectors)
+    sum_workers = None
+    if workers.num_workers > 1:
+      sum_workers = _build_sum_of_workers(sums.shape.num_elements(), workers)
+  needed = find_needed([value.op for value in fetch_measured(sums, towers)])
   numbers = [('micro_batch', towers[0].global_batch.micro_batch),
              *(('shift', shift) for shift in tf.get_collection(PASS_SHIFTS))]
-  return Validation(
-      feed, names, sums, is_validating, weighted=weighted, losses=towers[0].losses,
-      sum_workers=sum_workers, wholes=wholes, numbers=[
-          (name, number) for name, number in numbers
-          if number is not None and number.op in needed])
+  return Validation(feed, towers, sums, is_validating, sum_workers=sum_workers, numbers=[
+      (name, number) for name, number in numbers if number is not None and number.op in needed])
 
 
 def _build_sum_of_workers(size, workers):
@@ -150,6 +133,21 @@ def stack_sums(tower: ForwardPass) -> Tensor:
   """Returns a tower's sums, those of the weights that it has, and its number of examples."""
   return tf.stack([*tower.sums.values(), *tower.weights.values(),
                    tf.cast(tower.num_examples, tf.float32)])
+
+
+def fetch_measured(sums: Tensor, towers: Sequence[ForwardPass]) -> List[Tensor]:
+  """Returns what a run that measures fetches: sums of all towers, and rows for `WholeRows`."""
+  return [sums, *flatten_rows([tower.wholes for tower in towers])]
+
+
+def find_means(tower: ForwardPass, sums: np.ndarray) -> Dict[str, float]:
+  """Returns the means of `stack_sums`, by name; a metric whose weights are all 0 has none."""
+  weights = dict(zip(tower.weights, sums[len(tower.sums):]))
+  means = {name: float(total / weights.get(name, sums[-1]))
+           for name, total in zip(tower.sums, sums) if weights.get(name, 1)}
+  if set(tower.losses) & set(weights):  # Each is a mean by weights of its own, as no sum is.
+    means['loss'] = sum(means.get(name, 0.0) for name in tower.losses)
+  return means
 
 
 def build_measuring_towers(model: Model, towers: Sequence[ForwardPass], *, store: VariableStore,
@@ -216,8 +214,11 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
                              for name in snapshots], name='take')
 
   recording = record_tower(device)
-  number = get_micro_batch_in_validation() if accumulate > 1 else None
-  whole = join_batches([batch], micro_batch=None if number is None else number.read_value())
+  number = None
+  if accumulate > 1:
+    with tf.device(HOST):
+      number = tf.placeholder_with_default(np.int64(0), [], 'micro_batch_in_validation')
+  whole = join_batches([batch], micro_batch=number)
   [batch] = whole.batches
   call = ModelCall(model, store, whole, begin_draws(store.seed, read_shift=read_pass_shift),
                    precision=precision)
@@ -225,9 +226,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
     tower = build_forward(call, batch, recording, index=index, instead=snapshots)
   _check_snapshots(variables, recording.list_ops())
   validation = build_validation([tower], feed=feed, is_validating=None, workers=workers)
-  make = dict(micro_batch=get_micro_batch_in_validation, shift=get_pass_shift)
-  return validation._replace(snapshot_op=snapshot_op, variables={
-      name: make[name]() for name, _ in validation.numbers})
+  return validation._replace(snapshot_op=snapshot_op)
 
 
 def _check_snapshots(variables, ops):

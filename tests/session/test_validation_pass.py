@@ -1,12 +1,20 @@
 """A pass over the validation split adds up many batches exactly, and returns their means."""
 
+import types
+
 import numpy as np
 
 from towers.session.validation_pass import ValidationPass, format_means
+from towers.whole import WholeRows
+
+
+def begin(*names, num_steps, step):
+  tower = types.SimpleNamespace(sums=dict.fromkeys(names), weights={}, losses=())
+  return ValidationPass(tower, WholeRows([{}]), num_steps=num_steps, step=step)
 
 
 def test_means_are_over_all_examples_and_complete_after_the_last_batch():
-  validation_pass = ValidationPass(names=['loss', 'accuracy'], num_steps=2, step=7)
+  validation_pass = begin('loss', 'accuracy', num_steps=2, step=7)
   validation_pass.add(np.array([6.0, 2.0, 4.0], np.float32))
   assert not validation_pass.is_complete
   assert validation_pass.means() == {'loss': 1.5, 'accuracy': 0.5}
@@ -20,7 +28,7 @@ def test_means_are_over_all_examples_and_complete_after_the_last_batch():
 
 
 def test_more_examples_than_float32_can_count():
-  validation_pass = ValidationPass(names=['loss'], num_steps=3, step=0)
+  validation_pass = begin('loss', num_steps=3, step=0)
   for count in (2.0 ** 24, 1.0, 1.0):
     validation_pass.add(np.array([1.0, count], np.float32))
   assert validation_pass.num_examples == 2 ** 24 + 2

@@ -2,6 +2,7 @@
 
 import gc
 
+import numpy as np
 import pytest
 
 from towers.tensorflow_v1 import Call, tf
@@ -29,6 +30,17 @@ def test_results_stand_where_their_fetches_do(order):
   expected = [1.5, None, [2, 3], dict(b=4, a=5)]
   for result, place in zip(results, order):
     assert (result.tolist() if place == 2 else result) == expected[place]
+
+
+@pytest.mark.parametrize('order', [(0, 1), (1, 0)])
+def test_each_call_feeds_values_of_its_own(order):
+  number, flag = tf.placeholder(tf.int64, []), tf.placeholder_with_default(False, [])
+  fetches = [number * 2, dict(not_flag=tf.logical_not(flag))]
+  with tf.Session() as session:
+    call = Call(session, [fetches[place] for place in order], feeds=[number, flag])
+    for value in (3, 2 ** 40):
+      results = call(np.array(value), np.array(True))
+      assert [results[place] for place in order] == [2 * value, dict(not_flag=False)]
 
 
 @pytest.mark.parametrize('op_first', [True, False])

@@ -43,17 +43,6 @@ def get_micro_batch_in_step() -> Variable:
   return get_scalar('micro_batch_in_step', 0, tf.int64, tf.GraphKeys.LOCAL_VARIABLES)
 
 
-def get_micro_batch_in_validation() -> Variable:
-  """Returns the same for a tower that only validates, whose runs go beside those of a step."""
-  return get_scalar('micro_batch_in_validation', 0, tf.int64, tf.GraphKeys.LOCAL_VARIABLES)
-
-
-def get_pass_shift() -> Variable:
-  """Returns the int64 variable, 0 in training, that sets the draws of a batch apart from those of
-  other batches of a pass over examples; it is not checkpointed."""
-  return get_scalar('pass_shift', 0, tf.int64, tf.GraphKeys.LOCAL_VARIABLES)
-
-
 def get_scalar(name: str, value: Any, dtype: tf.DType, collection: str) -> Variable:
   """Returns the untrained variable of this name in a collection; the first call makes it."""
   for variable in tf.get_collection(collection):

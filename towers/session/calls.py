@@ -6,10 +6,12 @@ A plain `Session.run` would resolve them again in every step.
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+import numpy as np
+
 from towers.tensorflow_v1 import Call
 from towers.tower.drawing.draws import shift_of
 from towers.training_graph import TrainingGraph
-from towers.whole import flatten_rows
+from towers.validation import fetch_measured
 
 
 class Update(NamedTuple):
@@ -38,7 +40,6 @@ class Calls:
   def __init__(self, session: Any, program: TrainingGraph):
     self._session, self._program = session, program
     self.update: Optional[Update] = None
-    self._numbers: List[int] = []  # Of what the next run measures, see `Validation.numbers`.
     gradients, validation = program.gradients, program.validation
     train = [gradients.loss, program.train_op, program.input_wait]
     if gradients.begins_with_loss:
@@ -55,33 +56,29 @@ class Calls:
     self.fetches: Dict[str, List[Any]] = dict(train=train)
     if gradients.add_op is not None:
       self.fetches['accumulate'] = [program.add_wait, gradients.add_op]
-    self.measure: Optional[Callable[[], Any]] = None
+    self.measure: Optional[Callable[..., Any]] = None
+    self._numbers = validation.numbers if validation else ()
     if validation is not None:
-      measured = [validation.sums, *flatten_rows(validation.wholes)]
+      measured = fetch_measured(validation.sums, validation.towers)
       self.num_measured = len(measured)
+      feeds = [number for _, number in self._numbers]
       if validation.has_tower:
-        self.measure = Call(session, measured)
+        self.measure = Call(session, measured, feeds=feeds)
         self.fetches['measure_and_train'] = measured + train
       else:
-        switched = session.make_callable(measured, feed_list=[
-            validation.is_validating, *(number for _, number in validation.numbers)])
-        self.measure = lambda: switched(True, *self._numbers)
-    self.plain: Dict[str, Any] = {
-        name: Call(session, fetches) for name, fetches in self.fetches.items()}
-    self.chosen = self.plain
-    self._measured: Dict[str, Callable[[], Any]] = {}
+        switched = Call(session, measured, feeds=[validation.is_validating, *feeds])
+        self.measure = functools.partial(switched, np.array(True))
     self._is_measured = False
     self._run_instead: Optional[Callable[..., Any]] = None
+    self._measured: Dict[str, Callable[..., Any]] = {}
+    self.plain: Dict[str, Any] = self._make(self._prepare)
+    self.chosen = self.plain
 
-  def begin_run(self, num_runs: int) -> None:
-    """Says after how many runs of its pass the next one measures, where its draws depend on it."""
-    validation = self._program.validation
-    if validation is not None and validation.numbers:
-      batch, micro_batch = divmod(num_runs, self._program.plan.accumulate)
-      values = dict(micro_batch=micro_batch, shift=shift_of(batch))
-      self._numbers = [values[name] for name, _ in validation.numbers]
-      for name, variable in validation.variables.items():
-        variable.load(values[name], self._session)
+  def find_numbers(self, num_runs: int) -> List[np.ndarray]:
+    """Returns what a run that measures takes, after so many of its pass, for its draws."""
+    batch, micro_batch = divmod(num_runs, self._program.plan.accumulate)
+    values = dict(micro_batch=micro_batch, shift=shift_of(batch))
+    return [np.array(values[name]) for name, _ in self._numbers]
 
   def measure_update(self, is_measured: bool) -> None:
     """Sets whether the next steps also compute `update`; the program must have a gradient norm."""
@@ -101,26 +98,38 @@ class Calls:
   def _choose(self):
     run = self._run_instead
     if run is not None:
-      self.chosen = self._make(lambda fetches: functools.partial(run, self._session.run, fetches))
+      self.chosen = self._make(lambda fetches, feeds: lambda *numbers: run(
+          functools.partial(self._run_feeding, dict(zip(feeds, numbers))), fetches))
     elif self._is_measured:
       # Kept, since the session takes some time to prepare another set of fetches.
-      self._measured = self._measured or self._make(lambda fetches: Call(self._session, fetches))
+      self._measured = self._measured or self._make(self._prepare)
       self.chosen = self._measured
     else:
       self.chosen = self.plain
 
-  def _make(self, make):
-    return {name: self._with_update(make, fetches) if self._is_measured and name != 'accumulate'
-            else make(fetches) for name, fetches in self.fetches.items()}
+  def _prepare(self, fetches, feeds):
+    return Call(self._session, fetches, feeds=feeds)
 
-  def _with_update(self, make, fetches):
+  def _run_feeding(self, numbers, fetches, feed_dict=None, **options):
+    return self._session.run(fetches, {**numbers, **(feed_dict or {})}, **options)
+
+  def _make(self, make):
+    """Returns the runs by name, each made of its fetches, and of the tensors that it feeds."""
+    made = {}
+    for name, fetches in self.fetches.items():
+      feeds = [number for _, number in self._numbers if name == 'measure_and_train']
+      is_measured = self._is_measured and name != 'accumulate'
+      made[name] = self._with_update(make, fetches, feeds) if is_measured else make(fetches, feeds)
+    return made
+
+  def _with_update(self, make, fetches, feeds):
     program, rate = self._program, self._program.learning_rate
     is_constant = isinstance(rate, float)
     rates = [] if is_constant else [rate]
-    call = make([*fetches, program.gradient_norm, *rates, *program.summaries])
+    call = make([*fetches, program.gradient_norm, *rates, *program.summaries], feeds)
 
-    def run():
-      results = call()
+    def run(*numbers):
+      results = call(*numbers)
       norm, *found = results[len(fetches):]
       self.update = Update(float(norm), rate if is_constant else float(found[0]),
                            found[len(rates):])

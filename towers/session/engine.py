@@ -247,8 +247,8 @@ class Engine:
     if validation_pass is None:
       results = calls.chosen['train']()
     else:
-      calls.begin_run(validation_pass.num_runs)
-      found, count = calls.chosen['measure_and_train'](), calls.num_measured
+      numbers, count = calls.find_numbers(validation_pass.num_runs), calls.num_measured
+      found = calls.chosen['measure_and_train'](*numbers)
       (sums, *rows), results = found[:count], found[count:]
       validation_pass.add(sums, rows)
     self.runs += 1
@@ -295,11 +295,10 @@ class Engine:
     if validation.snapshot_op is not None:
       self.session.run(validation.snapshot_op)
     inputs, split = validation.feed.inputs, self.program.validation_examples
-    rows = WholeRows(validation.wholes, shards=inputs.shards,
+    towers = validation.towers
+    rows = WholeRows([tower.wholes for tower in towers], shards=inputs.shards,
                      order=inputs.plan.order(buckets=split and split.buckets))
-    return ValidationPass(names=validation.names, weighted=validation.weighted,
-                          losses=validation.losses, rows=rows,
-                          num_steps=inputs.plan.steps_per_epoch, step=self.step)
+    return ValidationPass(towers[0], rows, num_steps=inputs.plan.steps_per_epoch, step=self.step)
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after it made gradients too large; returns whether it could."""
@@ -361,8 +360,7 @@ class Engine:
     assert measure is not None and validation is not None, 'there is a pass'
     with self.averaged():
       while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
-        self.calls.begin_run(validation_pass.num_runs)
-        sums, *rows = measure()
+        sums, *rows = measure(*self.calls.find_numbers(validation_pass.num_runs))
         validation_pass.add(sums, rows)
         self.runs += 1
     sum_workers = validation.sum_workers

@@ -47,9 +47,9 @@ from towers.tower.losses import ScalarLoss
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import build_precision
 from towers.tower.recording import record_tower
-from towers.validation import stack_sums
+from towers.validation import fetch_measured, stack_sums
 from towers.warm_start.warm_start import load_values
-from towers.whole import WholeRows, flatten_rows
+from towers.whole import WholeRows
 
 # By a session: each holds a copy of the weights.
 _MOST_KEPT = 4
@@ -144,12 +144,9 @@ class Forward:
         towers = [build_forward(call, batch, record_tower(device), index=index)
                   for index, (batch, device) in enumerate(zip(whole.batches, names))]
         join_sums(towers)
-        self._wholes = [tower.wholes for tower in towers]
-        self._names: Dict[str, Any] = dict(
-            names=list(towers[0].sums), weighted=list(towers[0].weights), losses=towers[0].losses)
+        self._towers = towers
         with tf.device(HOST):
-          self._fetches: Any = [add_all([stack_sums(tower) for tower in towers]),
-                                *flatten_rows(self._wholes)]
+          self._fetches: Any = fetch_measured(add_all([*map(stack_sums, towers)]), towers)
       else:
         call = call._replace(model=lambda batch, is_training: name_outputs(
             compute, call_predict(compute, batch)))
@@ -173,7 +170,8 @@ class Forward:
 
   def measure(self, rows: Rows) -> Dict[str, float]:
     """Returns the mean of the loss and of each metric that has one over all rows."""
-    measured = ValidationPass(**self._names, num_steps=0, step=0, rows=WholeRows(self._wholes))
+    gathered = WholeRows([tower.wholes for tower in self._towers])
+    measured = ValidationPass(self._towers[0], gathered, num_steps=0, step=0)
     for (sums, *values), _ in self._run(rows, itertools.count()):
       measured.add(sums, values)
     return measured.means(leaves_out=True)

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from towers.training_graph import TrainingGraph
+from towers.validation import find_means
 
 _FIRST_LOSSES = 5
 _MOST_KEPT = 1000
@@ -25,16 +26,13 @@ class TrainingMetrics:
   def __init__(self, program: TrainingGraph):
     tower = program.towers[0]
     self.plan = program.plan
-    self._names = list(tower.sums)
-    self._weighted = list(tower.weights)
-    # Of which each is a mean by weights of its own, as their sum is not.
-    self._losses = tower.losses if set(tower.losses) & set(tower.weights) else ()
+    self._tower, self._weighted = tower, list(tower.weights)
     # Of the vector of metrics, in what a step fetches.
     self._index: Optional[int] = None
     if program.gradients.metrics is not None:
       self._index = 0 if program.gradients.begins_with_loss else 3
     self._has_count = self._index is not None and not isinstance(tower.num_examples, int)
-    self._sums = np.zeros(len(self._names) + len(self._weighted) + 1, np.float64)
+    self._sums = np.zeros(len(tower.sums) + len(tower.weights) + 1)
     self._kept: List[Tuple[Any, ...]] = []
     self._first_losses: List[float] = []
     self._waited = 0.0
@@ -86,12 +84,7 @@ class TrainingMetrics:
     """
     self._sum_up()
     sums = self._sums - mark
-    divisors = dict(zip(self._weighted, sums[len(self._names):]))
-    means = {name: float(total / divisor) for name, total in zip(self._names, sums)
-             for divisor in [divisors.get(name, sums[-1])] if divisor}
-    if self._losses and 'loss' in means:
-      means['loss'] = sum(means.get(name, 0.0) for name in self._losses)
-    return means
+    return find_means(self._tower, sums) if sums[-1] else {}
 
   def _sum_up(self):
     """Adds up what is kept; of steps that were refused only the wait."""
@@ -114,5 +107,5 @@ class TrainingMetrics:
       counts = (planned if found[0] is None else np.array(found))[done]
       self._sums[-1] += counts.sum()
     if 'loss' in self._weighted:
-      counts = sums[:, len(self._names) + self._weighted.index('loss')]
+      counts = sums[:, len(self._tower.sums) + self._weighted.index('loss')]
     self._sums[0] += counts.dot(np.where(counts, losses, 0))

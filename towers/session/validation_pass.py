@@ -1,10 +1,12 @@
 """A pass over the validation split: sums batch by batch, and their means at the end."""
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import numpy as np
 
 from towers.base.usage_error import UsageError
+from towers.tower.tower import ForwardPass
+from towers.validation import find_means
 from towers.whole import WholeRows, find_numbers
 
 
@@ -17,33 +19,24 @@ def format_means(means: Dict[str, Any], num_examples: int) -> str:
 class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 
-  def __init__(self, *, names: List[str], weighted: Sequence[str] = (),
-               losses: Sequence[str] = (), rows: Optional[WholeRows] = None, num_steps: int,
-               step: int):
+  def __init__(self, tower: ForwardPass, rows: WholeRows, *, num_steps: int, step: int):
     """Begins a pass.
 
     Args:
-      names: of the metrics.
-      weighted: those of them whose weights divide.
-      losses: those of them whose means add up to that of 'loss'; empty for one loss.
-      rows: gathers what metrics of the whole split need, or None.
+      tower: one of those that measure.
+      rows: gathers what metrics of the whole split need.
       num_steps: session runs that cover the split.
       step: updates of the weights that are measured.
     """
     self.step = step
     self.num_runs = 0  # That have been added.
-    self._names = names
-    self._weighted = weighted
-    self._losses = losses
-    self._rows = rows
-    self._steps_left = num_steps
-    self._sums = np.zeros(len(names) + len(weighted) + 1, np.float64)
+    self._tower, self._rows, self._steps_left = tower, rows, num_steps
+    self._sums = np.zeros(len(tower.sums) + len(tower.weights) + 1)
 
   def add(self, sums: np.ndarray, rows: Sequence[np.ndarray] = ()) -> None:
-    """Adds a run's sums: those of names, of the weights, and the number of examples; and rows."""
+    """Adds a run's sums, those of `stack_sums`, and rows."""
     self._sums += sums
-    if self._rows is not None:
-      self._rows.add(rows)
+    self._rows.add(rows)
     self._steps_left -= 1
     self.num_runs += 1
 
@@ -70,14 +63,10 @@ class ValidationPass:
     Raises:
       UsageError: the weights of a metric are all 0.
     """
-    weights = dict(zip(self._weighted, self._sums[len(self._names):]))
-    empty = [name for name, weight in weights.items() if weight == 0]
+    means = find_means(self._tower, self._sums)
+    empty = [name for name in self._tower.sums if name not in means]
     if empty and not leaves_out:
       raise UsageError(f'The weights of {empty[0]!r} are all 0 over the {self.num_examples:,} '
                        'examples measured, so that it has no mean: give validation examples '
                        f'for it, or leave {empty[0]!r} out.')
-    means = {name: float(total / weights.get(name, self._sums[-1]))
-             for name, total in zip(self._names, self._sums) if name not in empty}
-    if self._losses:
-      means['loss'] = sum(means.get(name, 0.0) for name in self._losses)
-    return means if self._rows is None else {**means, **self._rows.compute()}
+    return {**means, **self._rows.compute()}

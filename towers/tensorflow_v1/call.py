@@ -3,6 +3,7 @@
 import sys
 from typing import Any, Callable, List, Optional, Sequence
 
+import numpy as np
 from tensorflow.core.protobuf import config_pb2
 
 from towers.tensorflow_v1.load import tf
@@ -16,18 +17,20 @@ class Call:
   name in every run. Here it gets the executor's handle, a tenth of a linear model's step.
   """
 
-  def __init__(self, session: Session, fetches: Sequence[Any], *, by_caller: bool = False):
+  def __init__(self, session: Session, fetches: Sequence[Any], *, feeds: Sequence[Any] = (),
+               by_caller: bool = False):
     """Takes tensors, ops and dicts of tensors of an open session; prepares nothing yet.
 
-    `by_caller` lets the calling thread run all ops, one after the other, instead of the session's
-    threads. TensorFlow does so only where all ops are on one device.
+    Every call takes an array for each of `feeds`. `by_caller` lets the calling thread run all ops,
+    one after the other, instead of the session's threads. TensorFlow does so only where all ops are
+    on one device.
     """
     self._session = session
-    self._fetches = list(fetches)
+    self._fetches, self._feeds = list(fetches), list(feeds)
     self._run_options = config_pb2.RunOptions(inter_op_thread_pool=-1 if by_caller else 0)
-    self._run: Optional[Callable[[], List[Any]]] = None
+    self._run: Optional[Callable[..., List[Any]]] = None
 
-  def prepare(self) -> Callable[[], List[Any]]:
+  def prepare(self) -> Callable[..., List[Any]]:
     """Returns the function that every call runs; the first time it partitions today's graph.
 
     That takes seconds for a deep model. Meanwhile another thread may call other fetches, but must
@@ -36,12 +39,13 @@ class Call:
     if self._run is None:
       # On a server a step waits for other workers anyway.
       is_remote = bool(self._session.sess_str)
-      self._run = self._session.make_callable(self._fetches) if is_remote else self._prepare()
+      self._run = self._session.make_callable(
+          self._fetches, self._feeds or None) if is_remote else self._prepare()
     return self._run
 
-  def __call__(self) -> List[Any]:
+  def __call__(self, *values: np.ndarray) -> List[Any]:
     """Runs the fetches, and raises what `session.run` raises."""
-    return self.prepare()()
+    return self.prepare()(*values)
 
   def _prepare(self):
     session, flat = self._session, tf.nest.flatten(self._fetches)
@@ -50,22 +54,23 @@ class Call:
     order = sorted(range(len(flat)), key=is_op.__getitem__)
     session._extend_graph()  # With what was built since it last ran.
     handle = _PreparedCall(session, config_pb2.CallableOptions(
+        feed=[feed.name for feed in self._feeds],
         fetch=[fetch.name for fetch in flat if not isinstance(fetch, tf.Operation)],
         target=[fetch.name for fetch in flat if isinstance(fetch, tf.Operation)],
         run_options=self._run_options))._handle
     of_ops, beneath = [None] * sum(is_op), session._session
 
-    def run():
+    def run(*values):
       # The less Python does between two runs the better: all threads wait for it, and soon sleep.
-      return _run_callable(beneath, handle, (), None) + of_ops
+      return _run_callable(beneath, handle, values, None) + of_ops
 
     has_dicts = any(isinstance(fetch, dict) for fetch in self._fetches)
     if order == list(range(len(flat))) and not has_dicts:
       return run
     indices = sorted(range(len(flat)), key=order.__getitem__)
 
-    def run_and_sort():
-      results = run()
+    def run_and_sort(*values):
+      results = run(*values)
       return tf.nest.pack_sequence_as(self._fetches, [results[index] for index in indices])
 
     return run_and_sort

@@ -189,7 +189,7 @@ class Run:
     `described` is what `describe_run` is to say besides.
     """
     cluster, settings = read_cluster(os.environ), self._settings
-    self._history.check_metric(program.validation.all_names if program.validation else ())
+    self._history.check_metric(program.validation.names if program.validation else ())
     if cluster.is_evaluator:
       load_extra('an evaluator')(program, settings, startup=self._startup)
       return {}
