@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from towers.session.not_finite import Retried
+from towers.update.nan_guard import Diagnosis
 
 NAMES = ['weights', 'biases']
 
@@ -15,7 +16,8 @@ def finding(**faults):
     losses[faults['loss']] = np.nan
   if 'gradient' in faults:
     finite[faults['gradient']] = False
-  return Retried(1.0, False, losses, finite, NAMES, faults.get('has_other_workers', False))
+  found = Diagnosis(losses, finite, NAMES, (), np.ones([2, 2, 0], bool), [])
+  return Retried(1.0, False, found, faults.get('has_other_workers', False))
 
 
 @pytest.mark.parametrize('micro_batch', [0, 1])

@@ -32,6 +32,7 @@ from towers.tensorflow_v1 import tf
 from towers.training import run as training_run
 from towers.training.loop import MOST_SKIPPED_IN_A_ROW, Loop
 from towers.training.run import watch_records
+from towers.update.nan_guard import Diagnosis
 
 Run = functools.partial(small.Run, validates=True, num_towers=1)
 
@@ -310,8 +311,8 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
     def fail_once(validation_pass):
       if run.opened.step == 9 and not failures:
         failures.append(9)
-        return StepResult(np.nan, Retried(
-            np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w']))
+        return StepResult(np.nan, Retried(np.nan, False, Diagnosis(
+            np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'], (), np.ones([1, 1, 0]), [])))
       return take_step()
 
     run.opened.take_step = fail_once

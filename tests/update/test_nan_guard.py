@@ -134,8 +134,8 @@ def test_the_tower_and_the_first_variable_are_named():
     assert str(finding) == ('in tower 1 the gradient of logits/weights is not finite '
                                   '(the first of 1 variables out of 4)')
     assert finding.advice == 'Lower the learning rate or clip the gradients'
-    assert finding.losses.shape == (2, 3, 1) and np.isfinite(finding.losses).all()
-    assert finding.finite[0].all() and not finding.finite[1].all()
+    assert finding.found.losses.shape == (2, 3, 1) and np.isfinite(finding.found.losses).all()
+    assert finding.found.finite[0].all() and not finding.found.finite[1].all()
 
 
 def test_what_fails_only_once_is_done_when_it_is_tried_again():

@@ -326,25 +326,22 @@ class Engine:
         self._diagnosis = build_diagnosis(self.program.gradients)
     gradients, diagnosis = self.program.gradients, self._diagnosis
     self.program.feed.start(self.session, step=self.step, plan=self.plan)
-    losses, finite, inputs = [], [], []
-
+    parts, found = [diagnosis.losses, diagnosis.finite, diagnosis.inputs], []
     last = self.plan.num_micro_batches(self.step) - 1
     for micro_batch in range(last + 1):
       op = self.program.train_op if micro_batch == last else gradients.add_op
-      tower_losses, are_finite, are_fine, loss, is_done = self.calls.run(
-          [diagnosis.losses, diagnosis.finite, diagnosis.inputs, gradients.loss, op])
+      values, loss, is_done = self.calls.run([parts, gradients.loss, op])
       self.runs += 1
-      losses.append(tower_losses)
-      finite.append(are_finite)
-      inputs.append(are_fine)
+      found.append(values)
 
     if is_done:
       self.step += 1
     self.training_moved = not is_done  # Unless it is skipped.
     self.calls.update = None
-    return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
-                   self.has_other_workers, self.program.given.wire, diagnosis.loss_names,
-                   np.stack(inputs), diagnosis.paths)
+    losses, finite, inputs = map(np.stack, zip(*found))
+    return Retried(float(loss), bool(is_done),
+                   diagnosis._replace(losses=losses, finite=finite, inputs=inputs),
+                   self.has_other_workers, self.program.given.wire)
 
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""

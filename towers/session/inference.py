@@ -38,7 +38,7 @@ from towers.placement.variables import build_variable_store
 from towers.session.rows import Rows, describe_part, open_rows
 from towers.session.serving import call_predict, name_function, name_outputs
 from towers.session.validation_pass import ValidationPass
-from towers.tensorflow_v1 import RUN_ERRORS, Call, Operation, Tensor, tf
+from towers.tensorflow_v1 import RUN_ERRORS, Call, Operation, tf
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws, shift_of
 from towers.tower.forward_pass import build_forward, build_outputs
@@ -123,9 +123,6 @@ class Forward:
     self._is_filled = is_filled
     self.version: Any = None
     self._function, self._is_compared = name_function(compute), is_model
-    # Of a run whose model draws: the place of its first row, and the shift of its global batch.
-    self._begin: Optional[Tensor] = None
-    self._shift: Optional[Tensor] = None
     with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement, seed=seed)
       half = build_precision(precision, devices=names, loss_scale=1.0)
@@ -137,7 +134,9 @@ class Forward:
         with tf.device(HOST):
           self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True,
                                      is_padded=num_rows is not None and is_filled))
-      draws = begin_draws(store.seed, self._read_begin, self._read_shift)
+      with tf.device(HOST):
+        begin, shift = (tf.placeholder(tf.int64, [], name) for name in ('begin', 'shift'))
+      draws = begin_draws(store.seed, lambda: begin, lambda: shift)
       whole = join_batches(self._batches)
       call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
@@ -152,6 +151,9 @@ class Forward:
             compute, call_predict(compute, batch)))
         self._fetches = [build_outputs(call, batch, device, index=index)
                          for index, (batch, device) in enumerate(zip(whole.batches, names))]
+    # Of a run whose model draws: the place of its first row, and the shift of its global batch.
+    self._begin, self._shift = (number if number.consumers() else None
+                                for number in (begin, shift))
     self._choose = functools.lru_cache(maxsize=None)(self._choose_fetches)
     with graph.as_default():
       self.variables = {variable.op.name: variable for variable in tf.global_variables()}
@@ -197,17 +199,6 @@ class Forward:
   def close(self) -> None:
     """Closes the session."""
     self._session.close()
-
-  def _read_begin(self):
-    """Returns the place of a run's first row in its global batch, a tensor to feed."""
-    if self._begin is None:
-      self._begin = tf.placeholder(tf.int64, [], 'begin')
-    return self._begin
-
-  def _read_shift(self):
-    """Returns what the run's global batch adds to the step, a tensor to feed."""
-    self._shift = tf.placeholder(tf.int64, [], 'shift')
-    return self._shift
 
   def _run(self, rows: Rows, numbers: Iterator[int]) -> Iterator[Tuple[Any, List[int]]]:
     """Yields what is fetched for each batch, and how many rows each tower has of it.
