@@ -5,9 +5,11 @@ In the mode `split` the graph cuts the worker's batch over its towers by tf.spli
 
 from typing import Any, Optional
 
+import numpy as np
+
 from towers.data.components import find_components
 from towers.data.examples import Examples
-from towers.input.plan import Plan, Shard
+from towers.input.plan import Plan, Shard, dealt
 from towers.input.rows import batch_rows
 from towers.tensorflow_v1 import as_written, tf
 
@@ -19,11 +21,6 @@ def leading_size(batch: Any, dtype: Any) -> Any:
     if tensor.shape.ndims == 1:
       return tf.size(tensor, out_type=dtype)  # One op, where a shape and its first take five.
   return tf.shape(tensors[0], out_type=dtype)[0]
-
-
-def share_sizes(size: Any, num_towers: int) -> Any:
-  """Returns the sizes of the shares of a batch cut over the towers, the larger ones first."""
-  return (size + list(range(num_towers - 1, -1, -1))) // num_towers
 
 
 def batch_elements(elements: Any, examples: Examples, plan: Plan, shard: Shard,
@@ -54,7 +51,7 @@ def _share_batches(batches, num_towers):
 
   def cut(*batch):
     batch = batch if is_tuple else batch[0]
-    ends = tf.cumsum(share_sizes(leading_size(batch, tf.int64), num_towers))
+    ends = tf.cumsum(dealt(leading_size(batch, tf.int64), np.arange(num_towers), num_towers))
     slices = tf.data.Dataset.from_tensor_slices((tf.concat([[0], ends[:-1]], 0), ends))
     return slices.map(as_written(
         lambda begin, end: tf.nest.map_structure(lambda tensor: tensor[begin:end], batch)))

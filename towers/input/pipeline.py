@@ -15,16 +15,18 @@ enters at any step.
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+import numpy as np
+
 from towers.base.cores import count_cores
 from towers.base.usage_error import UsageError, check_choice
 from towers.data.examples import Examples
 from towers.input.batch import Batch
-from towers.input.cut import leading_size, share_sizes
+from towers.input.cut import leading_size
 from towers.input.epoch_dataset import Fed, build_epochs
 from towers.input.epoch_order.order_record import Order
 from towers.input.fill import fill_empty
 from towers.input.parse import is_gathered, parse_batches
-from towers.input.plan import Plan, Shard
+from towers.input.plan import Plan, Shard, dealt
 from towers.input.row_offsets import build_sharding
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import tf
@@ -202,7 +204,8 @@ def _split(batch, plan):
   if plan.is_static:
     sizes = plan.shares(plan.micro_batch_size)
   else:
-    sizes = share_sizes(leading_size(batch, tf.int32), plan.num_towers)
+    size = leading_size(batch, tf.int32)
+    sizes = dealt(size, np.arange(plan.num_towers), plan.num_towers)
   splits = [tf.split(tensor, sizes, num=plan.num_towers) for tensor in tf.nest.flatten(batch)]
   return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*splits)]
 

@@ -315,9 +315,9 @@ class Plan(NamedTuple):
     return [dealt(size, tower, self.num_towers) for tower in range(self.num_towers)]
 
 
-def dealt(count: int, shard: int, num_shards: int) -> int:
-  """Returns how many of the first `count` examples are dealt to `shard`."""
-  return (count + num_shards - 1 - shard) // num_shards
+def dealt(count: Any, shard: Any, num_shards: int) -> Any:
+  """Returns how many of the first `count` examples are dealt to `shard`, or to each of an array."""
+  return (num_shards - 1 - shard + count) // num_shards
 
 
 class Shard(NamedTuple):
