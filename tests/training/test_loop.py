@@ -101,9 +101,10 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     outcome = None
     timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds)
     with contextlib.suppress(Interrupted, small.Killed):
-      end = Loop(recorder, checkpoints=checkpoints, history=history, progress=recorder,
-                 timetable=timetable, signals=recorder, clock=clock, on_nan=on_nan).run()
-      outcome = Outcome(run.opened.step, *end, recorder.validations[-1:])
+      ran = Loop(recorder, checkpoints=checkpoints, history=history, progress=recorder,
+                 timetable=timetable, signals=recorder, clock=clock, on_nan=on_nan)
+      ran.run()
+      outcome = Outcome(run.opened.step, ran.loss, ran.stopped, recorder.validations[-1:])
   return outcome, recorder
 
 

@@ -8,7 +8,7 @@ anywhere, by a signal, a fault or `kill -9`, and the next one does the rest.
 
 import signal
 import time
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, List, Optional
 
 from towers.base.reason import is_about_room
 from towers.checkpoint.checkpoints import Checkpoints, Snapshot
@@ -24,15 +24,13 @@ from towers.tensorflow_v1 import uses_persistent_batch_norm
 MOST_SKIPPED_IN_A_ROW = 10
 
 
-class LoopEnd(NamedTuple):
-  """The result of a loop, besides what it has told the run."""
-  # The mean loss of the last step's global batch, or None if no step was left.
-  train_loss: Optional[float]
-  stopped: Optional[str] = None  # Why the loop has ended before the last step, or None.
-
-
 class Loop:
-  """Trains to the last step, or until validations no longer improve."""
+  """Trains to the last step, or until validations no longer improve.
+
+  Attributes:
+    loss: the mean of the last step's global batch, or None if no step was left.
+    stopped: why it ends before its last step, or None.
+  """
 
   def __init__(self, run: Any, *, timetable: Timetable, checkpoints: Checkpoints, history: History,
                progress: Any, signals: Signals, on_nan: str = 'stop',
@@ -60,13 +58,13 @@ class Loop:
     self._measured: Optional[int] = None  # The step whose weights the last pass was over.
     self._has_news = False  # The history has a validation that no checkpoint was written with.
     self._skipped: List[int] = []
-    self._loss: Optional[float] = None
     self._end_at, self._on_nan = end_at, on_nan
-    self._stopped: Optional[str] = None  # Why the run ends before its last step.
+    self.loss: Optional[float] = None
+    self.stopped: Optional[str] = None
     self._due = 0  # The next step after which something is scheduled.
     self._save_at = float('inf')
 
-  def run(self) -> LoopEnd:
+  def run(self) -> None:
     """Trains to the end.
 
     Raises:
@@ -82,7 +80,7 @@ class Loop:
       while not is_over:
         loss, not_finite = session.take_step(self._running)
         if not_finite is None or not_finite.is_done:
-          self._loss = loss
+          self.loss = loss
         if not_finite is None or self._handle(not_finite):
           self._report_step(loss)
         if self._has_something_to_do():
@@ -91,7 +89,6 @@ class Loop:
           self._save_by_the_clock()
       self._measure_the_end()
       self._leave_if_asked()
-      return LoopEnd(None if self._loss is None else float(self._loss), self._stopped)
     finally:
       self._close()
 
@@ -104,7 +101,7 @@ class Loop:
 
   def stop(self, why: str) -> None:
     """Ends the loop after this step, or the next one where other workers must know."""
-    self._stopped = self._stopped or why
+    self.stopped = self.stopped or why
 
   def save_last(self) -> int:
     """Saves the last step from which the run can go on as if it had not ended; returns it."""
@@ -163,11 +160,11 @@ class Loop:
     return self._session.step >= self._timetable.total_steps or self._agree_to_stop()
 
   def _say_why(self):
-    if self._stopped is not None:
-      self._progress.write(f'stopped after step {self._session.step}: {self._stopped}')
+    if self.stopped is not None:
+      self._progress.write(f'stopped after step {self._session.step}: {self.stopped}')
     else:
-      self._stopped = f'no validation was better than {self._history.describe_best()}'
-      self._progress.write(f'stopped early: {self._stopped}')
+      self.stopped = f'no validation was better than {self._history.describe_best()}'
+      self._progress.write(f'stopped early: {self.stopped}')
 
   # Validation.
 
@@ -283,14 +280,14 @@ class Loop:
 
   def _agree_to_stop(self):
     """Tells the other workers whether this one is to end here; returns whether any of them is."""
-    if self._end_at is not None and not self._stopped:
+    if self._end_at is not None and not self.stopped:
       # As long as the pauses so far, for a validation and a checkpoint, and another step.
       needed = 2 * self._progress.longest_pause + self._progress.seconds_per_step()
       if self._clock() + needed >= self._end_at:
-        self._stopped = 'max_seconds are over'
-    if not self._agree('stop', self._stopped is not None):
+        self.stopped = 'max_seconds are over'
+    if not self._agree('stop', self.stopped is not None):
       return False
-    self._stopped = self._stopped or 'another worker is to stop'
+    self.stopped = self.stopped or 'another worker is to stop'
     return True
 
   def _agree_to_leave(self):

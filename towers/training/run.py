@@ -255,7 +255,8 @@ class Run:
           session.start()
           # Before, there is nothing to save, and a signal ends the process at once.
           self._signals.leave_to_run(self._progress.seconds_per_step)
-          self.result = build_result(self, self._progress, self._loop.run(),
+          self._loop.run()
+          self.result = build_result(self, self._progress, self._loop,
                                      trained=self._find_trained(), started=startup.started)
           self._callbacks.call('on_end')
           if worker is not None:

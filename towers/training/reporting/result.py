@@ -10,12 +10,12 @@ from towers.base.reason import find_reason, is_about_room
 from towers.process.run_error import RunError
 
 
-def build_result(run: Any, progress: Any, end: Any, *, trained: Dict[str, float],
+def build_result(run: Any, progress: Any, loop: Any, *, trained: Dict[str, float],
                  started: float) -> Dict[str, Any]:
   """Returns what `--result_file` holds, by name.
 
   Args:
-    run, progress, end: the `Run`, its `Progress` and `LoopEnd`.
+    run, progress, loop: the `Run`, its `Progress`, and its `Loop`, which has ended.
     trained: means of the training steps since the validation before the last, by name.
     started: time.monotonic() when the process began.
   """
@@ -25,11 +25,11 @@ def build_result(run: Any, progress: Any, end: Any, *, trained: Dict[str, float]
   return dict(
       global_step=run.step, examples_seen=session.examples_seen,
       num_towers=len(program.towers), global_batch_size=program.plan.batch_size,
-      train_loss=end.train_loss,
+      train_loss=None if loop.loss is None else float(loop.loss),
       **{f'train_{name}': mean for name, mean in trained.items() if name != 'loss'},
       **{f'validation_{name}': value.tolist() if isinstance(value, np.ndarray) else value
          for name, value in {'loss': None, **run.validation}.items()},
-      validation_examples=run.validation_examples, stopped=end.stopped,
+      validation_examples=run.validation_examples, stopped=loop.stopped,
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
       first_losses=session.training_metrics.first_losses,
       all_reduce_bytes=None if all_reduce is None else all_reduce.num_bytes,
