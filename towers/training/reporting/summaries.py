@@ -15,6 +15,7 @@ the event is in the file or a warning is on the screen.
 """
 
 import io
+import itertools
 import os
 import re
 import socket
@@ -28,6 +29,7 @@ from towers.training.reporting.metric_samples import MetricWriter
 
 # From this version of the format on, TensorBoard heeds SessionLog.START.
 _FILE_VERSION = 'brain.Event:2'
+_NUMBERS = itertools.count()  # Of the files of this process.
 _SCOPE = re.compile(r'^(tower_\d+|apply)/')
 
 
@@ -45,7 +47,7 @@ class Summaries(MetricWriter):
     self._clock = clock
     self._has_warned = False
     name = f'events.out.tfevents.{int(clock()):010}.{socket.gethostname()}.{os.getpid()}'
-    self._path = os.path.join(folder, name)
+    self._path = os.path.join(folder, f'{name}.{next(_NUMBERS)}')
     self._handle: Optional[int] = None
     self._size = 0
     self._restart(first_step)
@@ -94,7 +96,8 @@ class Summaries(MetricWriter):
     event.wall_time = self._clock()
     try:
       if self._handle is None:
-        self._handle = _open_new(self._path)
+        self._handle = os.open(
+            self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
       if not self._size:
         self._append(self._handle, tf.Event(file_version=_FILE_VERSION, wall_time=event.wall_time))
       self._append(self._handle, event)
@@ -128,13 +131,3 @@ def text_value(tag: str, text: str) -> Any:
   metadata = tf.SummaryMetadata(plugin_data=tf.SummaryMetadata.PluginData(plugin_name='text'))
   return tf.Summary.Value(tag=tag, metadata=metadata,
                           tensor=tf.make_tensor_proto(text, dtype=tf.string))
-
-
-def _open_new(path):
-  """Creates a file `path.0`, or the first of `path.1`, … that does not exist."""
-  index = 0
-  while True:
-    try:
-      return os.open(f'{path}.{index}', os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-    except FileExistsError:
-      index += 1
