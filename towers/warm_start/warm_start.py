@@ -15,7 +15,7 @@ from towers.graph.walk import find_needed
 from towers.tensorflow_v1 import Session, Tensor, Variable, tf
 from towers.warm_start.matching import InitFrom, init_from, match
 from towers.warm_start.slices import VariableSlice, find_slice
-from towers.warm_start.weights_file import Info, check_weights, open_weights
+from towers.warm_start.weights_file import Info, open_weights
 
 
 class WarmStart:
@@ -41,7 +41,6 @@ class WarmStart:
     Raises:
       UsageError: the file is missing or damaged, or does not fit the program, see `matching`.
     """
-    check_weights(self.source)
     slices: Dict[str, List[Tuple[Variable, VariableSlice]]] = {}
     wholes: Dict[str, Info] = {}
     with open_weights(self.source) as opened:
