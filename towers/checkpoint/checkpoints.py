@@ -233,12 +233,15 @@ class Checkpoints:
       return None
     step = int(session.run(get_global_step()))
     reader, data, plan = tf.train.load_checkpoint(path), self._data, self._inputs.plan
-    texts, is_new = [], False
-    if data is not None:
-      texts, is_new = [data.begin_epoch(session, reader, path, step)], bool(data.compare(reader))
+    texts, difference = [], '' if data is None else data.compare(reader, path)
+    if data is not None and difference:
+      texts.append(data.begin_epoch(session, path, step, difference))
+    elif data is not None and not reader.has_tensor(DATA_TENSOR):
+      texts.append(f'{path} does not record its training data, as those of earlier versions: it is '
+                   'not compared')
     seen = int(session.run(get_examples_seen()))
-    point, batch_size = read_point(reader, plan, step, seen, is_new)
-    if data is not None and not is_new and not reader.has_tensor(POINT_TENSOR):
+    point, batch_size = read_point(reader, plan, step, seen, bool(difference))
+    if data is not None and not difference and not reader.has_tensor(POINT_TENSOR):
       data.check_steps(path, step=step, examples_seen=seen,
                        was_carried=reader.has_tensor(CARRY_TENSOR))
     saved = None

@@ -45,34 +45,30 @@ class Data(NamedTuple):
   may_be_new: bool = False  # Whether a checkpoint of others is taken.
   may_skip: bool = False  # Whether steps leave out damaged ones.
 
-  def check(self, reader: Any, path: str) -> None:
-    """Refuses a checkpoint of other examples by a UsageError."""
-    difference = self.compare(reader)
+  def compare(self, reader: Any, path: str) -> str:
+    """Returns what differs in the examples of a checkpoint; '' also if it does not record them.
+
+    Raises:
+      UsageError: they may not differ.
+    """
+    saved = None
+    if reader.has_tensor(DATA_TENSOR):
+      saved = Digest.from_array(reader.get_tensor(DATA_TENSOR))
+    difference = saved.explain_other(self.digest) if saved else ''
     if difference and not self.may_be_new:
       raise UsageError(
           f'The checkpoint {path} was written on other training data: {difference}. '
           'Resume with the data that it was written with, or give another checkpoint_dir; or, to '
           'go on with its weights, slots and step on the new data, give new_data=True.')
+    return difference
 
-  def begin_epoch(self, session: Session, reader: Any, path: str, step: int) -> str:
-    """Lets a checkpoint of other examples begin an epoch of these; returns a notice or ''."""
-    difference = self.compare(reader)
-    if not difference:
-      return '' if reader.has_tensor(DATA_TENSOR) else (
-          f'{path} does not record its training data, as those of earlier versions: it is not '
-          'compared')
+  def begin_epoch(self, session: Session, path: str, step: int, difference: str) -> str:
+    """Lets a checkpoint of other examples begin an epoch of these; returns a notice."""
     epoch, done = self.plan.epoch_and_index(step)
     epoch += done > 0
     load_values(session, {get_examples_seen(): np.int64(epoch * self.plan.examples_per_epoch)})
     return (f'new_data: {path} was written on other training data: {difference}. Weights, slots '
             f'and step stay, and an epoch of the new data begins, number {epoch + 1}')
-
-  def compare(self, reader: Any) -> str:
-    """Returns what differs in the examples of a checkpoint; '' also if it does not record them."""
-    saved = None
-    if reader.has_tensor(DATA_TENSOR):
-      saved = Digest.from_array(reader.get_tensor(DATA_TENSOR))
-    return saved.explain_other(self.digest) if saved else ''
 
   def check_steps(self, path: str, *, step: int, examples_seen: int, was_carried: bool) -> None:
     """Refuses by a UsageError a checkpoint whose steps had another size, if it does not say so.
@@ -165,7 +161,7 @@ def restore_variables(session: Session, path: str, *, averages: Optional[Average
       fix='Give the settings that it was written with, or another checkpoint_dir; or go on with '
           'the step and the slots of what both have, by {}.')
   if data is not None:
-    data.check(reader, path)
+    data.compare(reader, path)
 
   started = read_values(reader, {
       variable: piece._replace(name=sources[piece.name]) for variable, piece in slices.items()
