@@ -22,7 +22,15 @@ _OF_MODEL = ('label_smoothing', 'drop_path', 'data_format')
 
 def check_run(settings: Any) -> None:
   """Checks the settings of a run together; a UsageError names what to change."""
-  _check_intervals(settings)
+  _refuse(settings.steps is not None and settings.epochs is not None,
+          f'steps={settings.steps} and epochs={settings.epochs} both set the length of the run: '
+          'give one of them.')
+  for name in ('validate_every', 'checkpoint_every', 'summary_every'):
+    _, unit = timetable.parse_interval(name, getattr(settings, name))
+    _refuse(name != 'checkpoint_every' and unit == 'seconds',
+            f'{name}={getattr(settings, name)}: count it in steps or epochs, so that runs repeat.')
+  if settings.trace_steps is not None:
+    timetable.parse_trace_steps(settings.trace_steps)
   _refuse(settings.on_nan == 'rollback' and settings.checkpoint_dir is None,
           'on_nan=rollback needs a checkpoint_dir to go back to.')
 
@@ -71,18 +79,6 @@ def _check_learning_rate(config: Any) -> None:
           f'learning_rate={config.peak_learning_rate():g}.')
   _refuse(any(epoch <= 0 for epoch in epochs) or sorted(set(epochs)) != list(epochs),
           f'decay_epochs={text}: they must be above 0 and rise.')
-
-
-def _check_intervals(settings: Any) -> None:
-  _refuse(settings.steps is not None and settings.epochs is not None,
-          f'steps={settings.steps} and epochs={settings.epochs} both set the length of the run: '
-          'give one of them.')
-  for name in ('validate_every', 'checkpoint_every', 'summary_every'):
-    _, unit = timetable.parse_interval(name, getattr(settings, name))
-    _refuse(name != 'checkpoint_every' and unit == 'seconds',
-            f'{name}={getattr(settings, name)}: count it in steps or epochs, so that runs repeat.')
-  if settings.trace_steps is not None:
-    timetable.parse_trace_steps(settings.trace_steps)
 
 
 def _check_job(config: Any) -> None:
