@@ -7,12 +7,14 @@ import pytest
 
 from towers.base.usage_error import UsageError
 from towers.placement.patterns import parse_pairs
+from towers.tensorflow_v1 import tf
 from towers.warm_start.matching import init_from, match
-from towers.warm_start.weights_file import Info
+from towers.warm_start.slices import Tensor
 
 
 def infos(dtype=np.float32, **shapes):
-  return {name.replace('__', '/'): Info(shape, np.dtype(dtype)) for name, shape in shapes.items()}
+  return {name.replace('__', '/'): Tensor(tf.TensorShape(shape), tf.as_dtype(dtype))
+          for name, shape in shapes.items()}
 
 
 TENSORS = infos(resnet__conv__weights=(3, 4), resnet__logits__weights=(4, 10), global_step=())

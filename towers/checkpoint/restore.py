@@ -21,17 +21,16 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from towers.base.checksums import check_sums
 from towers.base.usage_error import UsageError, format_lines
 from towers.data.digest import DATA_TENSOR, Digest
 from towers.input.plan import Plan
 from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import choose_all
 from towers.tensorflow_v1 import Session, Variable, tf
-from towers.update.moving_averages import NOT_VARIABLES, Averages, name_average
+from towers.update.moving_averages import Averages, name_average
 from towers.update.slots import MADE
 from towers.warm_start.matching import Names, rename
-from towers.warm_start.slices import Tensor, VariableSlice, find_slice
+from towers.warm_start.slices import VariableSlice, find_slice, open_reader, read_tensors
 from towers.warm_start.warm_start import load_values
 
 # Of the planned examples. If more are missing, the batch was probably another.
@@ -100,20 +99,6 @@ class Data(NamedTuple):
     elif examples_seen < planned and not self.may_skip:
       message += ' If it skipped damaged records, resume with on_bad_record=skip.'
     raise UsageError(message)
-
-
-def open_reader(path: str) -> Any:
-  """Returns TensorFlow's reader of a checkpoint; raises anything if that is damaged."""
-  check_sums(path)
-  return tf.train.load_checkpoint(path)
-
-
-def read_tensors(reader: Any) -> Dict[str, Tensor]:
-  """Returns what a checkpoint holds of variables, by name."""
-  dtypes = reader.get_variable_to_dtype_map()
-  return {name: Tensor(tf.TensorShape(shape), dtypes[name])
-          for name, shape in reader.get_variable_to_shape_map().items()
-          if name not in NOT_VARIABLES}
 
 
 def read_values(reader: Any, slices: Mapping[Variable, VariableSlice]) -> Dict[Variable, Any]:

@@ -9,10 +9,16 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import list_steps
 from towers.checkpoint.history import History
-from towers.checkpoint.restore import check_same_variables, open_reader, read_tensors, read_values
+from towers.checkpoint.restore import check_same_variables, read_values
 from towers.tensorflow_v1 import Session, tf
 from towers.update.moving_averages import AVERAGES_TENSOR, name_average
-from towers.warm_start.slices import Tensor, VariableSlice, find_slice
+from towers.warm_start.slices import (
+  Tensor,
+  VariableSlice,
+  find_slice,
+  open_reader,
+  read_tensors,
+)
 
 
 def find_best(folder: str, metric: Optional[str], *, or_newest: bool = True) -> int:

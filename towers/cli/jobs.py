@@ -90,9 +90,9 @@ def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Ex
   A new run of one worker carries where XLA compiles, which so has one shape to compile.
   """
   from towers.checkpoint.checkpoints import find_checkpoints
-  from towers.checkpoint.restore import open_reader
   from towers.input.resume_point import CARRY_TENSOR
   from towers.placement.xla import compiles
+  from towers.warm_start.slices import open_reader
 
   if config.last_batch != 'auto':
     return config.last_batch

@@ -18,7 +18,7 @@ from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints, Restored, Snapshot, path_of
 from towers.checkpoint.history import History
 from towers.checkpoint.lock import lock_folder
-from towers.checkpoint.restore import Data, open_reader, restore_variables
+from towers.checkpoint.restore import Data, restore_variables
 from towers.checkpoint.weights import find_best
 from towers.data.digest import Digest, take_digest
 from towers.input.plan import Plan
@@ -41,6 +41,7 @@ from towers.tensorflow_v1 import (
 from towers.training_graph import TrainingGraph
 from towers.update.learning_rate import get_rate_factor
 from towers.warm_start.matching import Names
+from towers.warm_start.slices import open_reader
 from towers.warm_start.warm_start import load_values
 from towers.workers.agreement import follow_chief
 from towers.workers.worker import Worker, join_workers

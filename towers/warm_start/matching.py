@@ -68,7 +68,7 @@ def init_from(path: str, *, names: Names = None, reinit: Iterable[str] = ()) -> 
 def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str, Any]) -> Matches:
   """Returns which tensor of the file starts which variable of the program.
 
-  Both are by name, each with `shape` and `dtype`.
+  Both are by name, as `slices.Tensor`s.
 
   Raises:
     UsageError: a pattern that leads to nothing, two tensors for one variable, a shape or dtype that
@@ -151,9 +151,10 @@ def rename(names: Names, tensors: Iterable[str], *, setting: str, path: str
 
 
 def _fits(tensor, variable) -> bool:
-  same_kind = np.can_cast(tensor.dtype, variable.dtype, 'same_kind') or tensor.dtype.kind == 'V'
-  return tuple(tensor.shape) == tuple(variable.shape) and same_kind
+  dtype = np.dtype(tensor.dtype.as_numpy_dtype)
+  same_kind = np.can_cast(dtype, variable.dtype.as_numpy_dtype, 'same_kind') or dtype.kind == 'V'
+  return tensor.shape.as_list() == variable.shape.as_list() and same_kind
 
 
-def _describe(info) -> str:
-  return f'{list(info.shape)} {np.dtype(info.dtype).name}'
+def _describe(tensor) -> str:
+  return f'{tensor.shape.as_list()} {tensor.dtype.name}'

@@ -1,16 +1,32 @@
-"""Slices of variables: where in a checkpoint one is; those of a partitioner share a tensor."""
+"""What a checkpoint holds, and where a variable is in it; slices of one share a tensor."""
 
-from typing import Iterable, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Tuple
 
 import numpy as np
 
+from towers.base.checksums import check_sums
 from towers.tensorflow_v1 import Variable, tf
+from towers.update.moving_averages import NOT_VARIABLES
 
 
 class Tensor(NamedTuple):
   """What a checkpoint holds, or a program expects, under a name."""
   shape: tf.TensorShape
   dtype: tf.DType
+
+
+def open_reader(path: str) -> Any:
+  """Returns TensorFlow's reader of a checkpoint; raises anything if that is damaged."""
+  check_sums(path)
+  return tf.train.load_checkpoint(path)
+
+
+def read_tensors(reader: Any) -> Dict[str, Tensor]:
+  """Returns what a checkpoint holds of variables, by name."""
+  dtypes = reader.get_variable_to_dtype_map()
+  return {name: Tensor(tf.TensorShape(shape), dtypes[name])
+          for name, shape in reader.get_variable_to_shape_map().items()
+          if name not in NOT_VARIABLES}
 
 
 class VariableSlice(NamedTuple):

@@ -7,7 +7,7 @@ replicas on every tower, and variables whose initial value is made of another's.
 reads its checkpoint alone.
 """
 
-from typing import Dict, Iterable, List, Set, Tuple, Union
+from typing import Any, Dict, Iterable, List, Set, Tuple, Union
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from towers.graph.walk import find_needed
 from towers.tensorflow_v1 import Session, Tensor, Variable, tf
 from towers.warm_start.matching import InitFrom, init_from, match
 from towers.warm_start.slices import VariableSlice, find_slice
-from towers.warm_start.weights_file import Info, open_weights
+from towers.warm_start.weights_file import open_weights
 
 
 class WarmStart:
@@ -42,12 +42,11 @@ class WarmStart:
       UsageError: the file is missing or damaged, or does not fit the program, see `matching`.
     """
     slices: Dict[str, List[Tuple[Variable, VariableSlice]]] = {}
-    wholes: Dict[str, Info] = {}
+    wholes: Dict[str, Any] = {}
     with open_weights(self.source) as opened:
       for variable in self._variables:
         piece = find_slice(variable, opened.tensors)
-        shape, dtype = piece.tensor
-        wholes[piece.name] = Info(tuple(shape.as_list()), np.dtype(dtype.as_numpy_dtype))
+        wholes[piece.name] = piece.tensor
         slices.setdefault(piece.name, []).append((variable, piece))
       matches = match(self._settings, opened.tensors, wholes)
       values = {name: opened.read(source) for name, source in matches.source.items()}

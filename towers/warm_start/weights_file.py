@@ -8,32 +8,26 @@ import functools
 import glob
 import operator
 import os
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple
 
 import numpy as np
 
-from towers.base.checksums import INDEX, check_sums
+from towers.base.checksums import INDEX
 from towers.base.files import name_other_kind, open_regular
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
-from towers.update.moving_averages import NOT_VARIABLES
+from towers.warm_start.slices import Tensor, open_reader, read_tensors
 
 _DATA = '.data-'
 _H5 = ('.h5', '.hdf5', '.keras')
 _KEPT = {'f', 'i', 'u', 'b', 'V'}  # numpy's kinds; bfloat16 is V.
 
 
-class Info(NamedTuple):
-  """What a tensor is: its shape and its numpy dtype."""
-  shape: Tuple[int, ...]
-  dtype: Any
-
-
 class WeightsFile(NamedTuple):
   """A file of weights: its kind in words, what each tensor is, and how to read one, by name."""
   kind: str
-  tensors: Dict[str, Info]
+  tensors: Dict[str, Tensor]
   read: Callable[[str], np.ndarray]
 
 
@@ -49,7 +43,8 @@ def open_weights(path: str) -> Iterator[WeightsFile]:
   try:
     with _open_keras(path) if is_keras else _open_checkpoint(path) as opened:
       yield opened
-  except (tf.errors.OpError, OSError, ValueError, RuntimeError, KeyError, SystemError) as error:
+  except (tf.errors.OpError, OSError, ValueError, RuntimeError, KeyError, TypeError,
+          SystemError) as error:
     if isinstance(error, UsageError):
       raise
     text = str(getattr(error, 'message', '')) or str(error) or type(error).__name__
@@ -81,16 +76,12 @@ def _open_checkpoint(path):
   if not os.path.exists(path + INDEX) and not os.path.isfile(path):
     raise UsageError(f'init_from={path} {_say_missing(path)}: give a folder of checkpoints, a '
                      'checkpoint\'s path without .index, or a Keras .h5 file.')
-  check_sums(path)
-  reader = tf.train.load_checkpoint(path)
-  dtypes = reader.get_variable_to_dtype_map()
-  tensors = {name: Info(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
-             for name, shape in sorted(reader.get_variable_to_shape_map().items())
-             if name not in NOT_VARIABLES
-             and np.dtype(dtypes[name].as_numpy_dtype).kind in _KEPT}
+  reader = open_reader(path)
+  tensors = {name: tensor for name, tensor in sorted(read_tensors(reader).items())
+             if np.dtype(tensor.dtype.as_numpy_dtype).kind in _KEPT}
   # A damaged index may claim shapes of any size, for which TensorFlow would ask for memory.
-  claimed = sum(functools.reduce(operator.mul, info.shape, info.dtype.itemsize)
-                for info in tensors.values())
+  claimed = sum(functools.reduce(operator.mul, tensor.shape.as_list(), tensor.dtype.size)
+                for tensor in tensors.values())
   held = sum(os.path.getsize(name) for name in glob.glob(glob.escape(path) + _DATA + '*'))
   if os.path.isfile(path + INDEX) and claimed > held:
     raise ValueError(f'its index names {claimed} bytes, and its data has {held}')
@@ -109,7 +100,7 @@ def _open_keras(path):
     if not datasets:  # Keras 3 has them under their paths in the file.
       root.visititems(lambda name, item: datasets.update(
           {name: item} if isinstance(item, h5py.Dataset) else {}))
-    tensors = {name: Info(tuple(dataset.shape), dataset.dtype)
+    tensors = {name: Tensor(tf.TensorShape(dataset.shape), tf.as_dtype(dataset.dtype))
                for name, dataset in sorted(datasets.items()) if dataset.dtype.kind in _KEPT}
     yield WeightsFile('Keras file', tensors, lambda name: np.asarray(datasets[name][()]))
 
