@@ -33,8 +33,6 @@ from towers.tensorflow_v1 import tf
 
 INPUT_MODES = ('split', 'next', 'shard')
 
-# The types of the ops that take an element from an iterator.
-GET_NEXTS = ('IteratorGetNext', 'IteratorGetNextSync')
 _PREFETCHED_BATCHES = 2
 
 
@@ -188,7 +186,11 @@ def _choose_shards(plan, mode):
 def _take(mode, get_nexts, plan):
   """Returns the next batch of each tower, by the get_next of the iterator, or of each tower's."""
   if mode == 'shard':
-    return [get_next() for get_next in get_nexts]
+    batches = []
+    for index, get_next in enumerate(get_nexts):
+      with tf.name_scope(f'iterator_{index}'):  # By which a failure is told.
+        batches.append(get_next())
+    return batches
   [get_next] = get_nexts
   batches = [get_next()]
   if mode == 'split':

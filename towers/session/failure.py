@@ -23,7 +23,6 @@ from towers.graph.source_lines import format_op
 from towers.graph.walk import find_needed
 from towers.input.feed import Feed
 from towers.input.micro_batches import find_more
-from towers.input.pipeline import GET_NEXTS
 from towers.process.run_error import OutOfMemory, RunError
 from towers.session.engine import Engine
 from towers.session.out_of_memory import NODE, is_out_of_memory
@@ -88,18 +87,11 @@ def _find_early(program):
 
 def find_feed(node: str, program: TrainingGraph) -> Optional[str]:
   """Returns in words whose input the op `node` is: split and towers; None for other ops."""
-  try:
-    op = program.graph.get_operation_by_name(node)
-  except (KeyError, ValueError):
-    return None
-  for feed in program.feeds if op.type in GET_NEXTS else ():
-    scope = f'next_{feed.inputs.name}'
-    if scope in node:
-      handles = list(dict.fromkeys(
-          _origin(other.inputs[0]) for other in program.graph.get_operations()
-          if other.type in GET_NEXTS and scope in other.name))
-      towers = describe_towers(feed, handles.index(_origin(op.inputs[0])))
-      return f'The input of {towers} (split {feed.inputs.name})'
+  for feed in program.feeds:
+    name = feed.inputs.name
+    match = re.search(rf'next_{name}(?:_\d+)?/(?:iterator_(\d+)/)?IteratorGetNext', node)
+    if match:
+      return f'The input of {describe_towers(feed, int(match[1] or 0))} (split {name})'
   return None
 
 
@@ -109,14 +101,6 @@ def describe_towers(feed: Feed, iterator: int) -> str:
   if len(feed.inputs.shards) == count:
     return f'tower {iterator}'
   return f'all {count} towers, which share one iterator'
-
-
-def _origin(handle):
-  """Returns the op that makes an iterator's handle, outside of any branch."""
-  op = handle.op
-  while op.type in ('Switch', 'Identity', 'RefSwitch', 'Enter'):
-    op = op.inputs[0].op
-  return op
 
 
 def _explain_memory(error, text, when, engine):
