@@ -33,6 +33,8 @@ from towers.tensorflow_v1 import tf
 
 INPUT_MODES = ('split', 'next', 'shard')
 
+# The types of the ops that take an element from an iterator.
+GET_NEXTS = ('IteratorGetNext', 'IteratorGetNextSync')
 _PREFETCHED_BATCHES = 2
 
 

@@ -6,6 +6,7 @@ from typing import Any, List, NamedTuple, Tuple
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.graph.writes import find_writes
+from towers.input.pipeline import GET_NEXTS
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.patterns import shorten
 from towers.settings.arguments import describe
@@ -13,7 +14,7 @@ from towers.tensorflow_v1 import tf
 from towers.training_graph import TrainingGraph
 
 # Ops that take a batch from an iterator or a staging area, or put one there.
-_INPUT_OPS = ('IteratorGetNext', 'IteratorGetNextSync', 'Unstage', 'Stage')
+_INPUT_OPS = (*GET_NEXTS, 'Unstage', 'Stage')
 
 
 class BatchesTaken(NamedTuple):

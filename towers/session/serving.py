@@ -7,7 +7,7 @@ with, the keys that its parameters name. It makes the model's variables, by the 
 import inspect
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from towers.base.usage_error import UsageError
 from towers.extras import load_extra
@@ -85,48 +85,30 @@ def choose_parts(predict: Predict, batch: Any) -> List[Tuple[str, Any, bool]]:
 
   Raises a UsageError where the parameters do not fit the structure of the batch.
   """
-  parameters = list(inspect.signature(predict).parameters.values())
+  parameters, chosen = inspect.signature(predict).parameters, []
+  needed = {name: parameter.kind for name, parameter in parameters.items()
+            if parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD}
   parts = batch if isinstance(batch, (list, tuple)) else [batch]
-  if isinstance(parts[0], dict) and _are_keys(predict, parameters, parts):
-    chosen = [(name, part, True) for name, part in _choose_keys(parameters, parts[0])]
-  else:
-    chosen = [(name, part, False) for name, part in _choose_first(predict, parameters, parts)]
+  if isinstance(parts[0], dict):
+    others = [name for name, kind in needed.items()
+              if name not in parts[0] or kind == inspect.Parameter.VAR_POSITIONAL]
+    if 0 < len(others) < len(needed):
+      raise _misfit(predict, others[0], parts)
+    takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
+    if not others:
+      chosen = [(name, part, True) for name, part in parts[0].items()
+                if takes_all or name in parameters]
+      needed = {}
+  for position, (name, kind) in enumerate(needed.items()):
+    if kind == inspect.Parameter.VAR_POSITIONAL:
+      chosen += [(f'{name}_{index}', part, False) for index, part in enumerate(parts[position:])]
+    elif position == len(parts) or kind == inspect.Parameter.KEYWORD_ONLY:
+      raise _misfit(predict, name, parts)
+    else:
+      chosen.append((name, parts[position], False))
   if not chosen:
-    raise _misfit(predict, ', '.join(map(str, parameters)) or 'nothing', parts)
+    raise _misfit(predict, ', '.join(map(str, parameters.values())) or 'nothing', parts)
   return chosen
-
-
-def _are_keys(predict, parameters, parts) -> bool:
-  """Returns whether all parameters that need a value are keys; refuses some of them."""
-  needed = [parameter for parameter in parameters if parameter.default is parameter.empty
-            and parameter.kind != parameter.VAR_KEYWORD]
-  others = [parameter for parameter in needed
-            if parameter.name not in parts[0] or parameter.kind == parameter.VAR_POSITIONAL]
-  if 0 < len(others) < len(needed):
-    raise _misfit(predict, others[0].name, parts)
-  return not others
-
-
-def _choose_keys(parameters, features) -> Iterator[Tuple[str, Any]]:
-  names = [parameter.name for parameter in parameters]
-  for parameter in parameters:
-    if parameter.kind == parameter.VAR_KEYWORD:
-      yield from ((key, part) for key, part in features.items() if key not in names)
-    elif parameter.name in features:
-      yield parameter.name, features[parameter.name]
-
-
-def _choose_first(predict, parameters, parts) -> Iterator[Tuple[str, Any]]:
-  position = 0
-  for parameter in parameters:
-    if parameter.kind == parameter.VAR_POSITIONAL:
-      yield from ((f'{parameter.name}_{index}', part)
-                  for index, part in enumerate(parts[position:]))
-    elif parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
-      if position == len(parts) or parameter.kind == parameter.KEYWORD_ONLY:
-        raise _misfit(predict, parameter.name, parts)
-      yield parameter.name, parts[position]
-      position += 1
 
 
 def _misfit(predict, taken, parts) -> UsageError:
