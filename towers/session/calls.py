@@ -70,9 +70,10 @@ class Calls:
         self.measure = functools.partial(switched, np.array(True))
     self._is_measured = False
     self._run_instead: Optional[Callable[..., Any]] = None
-    self._measured: Dict[str, Callable[..., Any]] = {}
-    self.plain: Dict[str, Any] = self._make(self._prepare)
-    self.chosen = self.plain
+    # Kept, since the session takes some time to prepare another set of fetches.
+    self._prepare = functools.lru_cache(maxsize=None)(functools.partial(
+        self._make, lambda fetches, feeds: Call(session, fetches, feeds=feeds)))
+    self.chosen = self.plain = self._prepare(False)
 
   def find_numbers(self, num_runs: int) -> List[np.ndarray]:
     """Returns what a run that measures takes, after so many of its pass, for its draws."""
@@ -97,29 +98,21 @@ class Calls:
 
   def _choose(self):
     run = self._run_instead
-    if run is not None:
-      self.chosen = self._make(lambda fetches, feeds: lambda *numbers: run(
-          functools.partial(self._run_feeding, dict(zip(feeds, numbers))), fetches))
-    elif self._is_measured:
-      # Kept, since the session takes some time to prepare another set of fetches.
-      self._measured = self._measured or self._make(self._prepare)
-      self.chosen = self._measured
-    else:
-      self.chosen = self.plain
-
-  def _prepare(self, fetches, feeds):
-    return Call(self._session, fetches, feeds=feeds)
+    self.chosen = self._prepare(self._is_measured) if run is None else self._make(
+        lambda fetches, feeds: lambda *numbers: run(
+            functools.partial(self._run_feeding, dict(zip(feeds, numbers))), fetches),
+        self._is_measured)
 
   def _run_feeding(self, numbers, fetches, feed_dict=None, **options):
     return self._session.run(fetches, {**numbers, **(feed_dict or {})}, **options)
 
-  def _make(self, make):
+  def _make(self, make, is_measured) -> Dict[str, Any]:
     """Returns the runs by name, each made of its fetches, and of the tensors that it feeds."""
     made = {}
     for name, fetches in self.fetches.items():
       feeds = [number for _, number in self._numbers if name == 'measure_and_train']
-      is_measured = self._is_measured and name != 'accumulate'
-      made[name] = self._with_update(make, fetches, feeds) if is_measured else make(fetches, feeds)
+      updates = is_measured and name != 'accumulate'
+      made[name] = self._with_update(make, fetches, feeds) if updates else make(fetches, feeds)
     return made
 
   def _with_update(self, make, fetches, feeds):

@@ -50,12 +50,7 @@ Self = TypeVar('Self', bound='OpenSession')
 
 
 class OpenSession(SessionInterface):
-  """A program in a `tf.Session`, whose variables start, go on from others, and are saved.
-
-  Attributes:
-    program: the program that it runs.
-    watchdog: ends the process after `stall_seconds` without progress.
-  """
+  """A program in a `tf.Session`, whose variables start, go on from others, and are saved."""
 
   def __init__(self, program: TrainingGraph, *, stall_seconds: Optional[float] = None,
                **settings: Any):
