@@ -20,13 +20,9 @@ class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 
   def __init__(self, tower: ForwardPass, rows: WholeRows, *, num_steps: int, step: int):
-    """Begins a pass.
+    """Begins a pass of so many runs, of the weights after so many steps.
 
-    Args:
-      tower: one of those that measure.
-      rows: gathers what metrics of the whole split need.
-      num_steps: session runs that cover the split.
-      step: updates of the weights that are measured.
+    The tower is one of those that measure, and `rows` gathers what `Whole` metrics need.
     """
     self.step = step
     self.num_runs = 0  # That have been added.

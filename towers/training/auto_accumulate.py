@@ -29,11 +29,7 @@ def recall_accumulate(folder: Optional[str], *, batch_size: int, num_towers: int
                       worker: Optional[Worker] = None) -> int:
   """Returns the micro-batches that a run begins with, the same for all workers, which all call it.
 
-  Args:
-    folder: of checkpoints, or None.
-    batch_size: the global batch.
-    num_towers: of this worker.
-    worker: this process among several workers, which have met; or None.
+  The folder is that of checkpoints, the batch the global one, and the towers are this worker's.
   """
   most = recall_most(folder) if folder else None
   if worker is not None:
@@ -51,13 +47,7 @@ def recall_accumulate(folder: Optional[str], *, batch_size: int, num_towers: int
 
 def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *, folder: Optional[str],
                  worker: Optional[Worker] = None) -> TrainingGraph:
-  """Returns the program in more micro-batches, and remembers how much may fit.
-
-  Args:
-    shortage: what happened.
-    program: that does not fit.
-    folder: of checkpoints, or None.
-    worker: this process among several workers, or None.
+  """Returns a program that does not fit in more micro-batches, and remembers how much may fit.
 
   Raises:
     OutOfMemory: more micro-batches do not help, or there is nowhere to tell other workers.

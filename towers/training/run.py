@@ -159,10 +159,7 @@ class Run:
              splits: Sequence[Optional[Examples]]) -> Iterator[int]:
     """Meets the other workers, if any; yields how many micro-batches to build the program in.
 
-    Args:
-      given: has the settings of the program.
-      devices: of this worker's towers.
-      splits: the data: training, validation.
+    What is `given` has the settings of the program, and the splits are training and validation.
     """
     settings, accumulate = self._settings, given.accumulate
     for split in filter(None, splits):
@@ -227,10 +224,8 @@ class Run:
                         reached: int) -> None:
     """Trains a program to its last step, from the newest checkpoint on.
 
-    Args:
-      program: to train.
-      snapshot: where the run stood between two steps of a former graph, to go on from instead.
-      reached: the steps that were done there; what comes before is taken again.
+    Or from a snapshot, where the run stood between two steps of a former graph. Steps up to
+    `reached` were done there, and those behind the snapshot are taken again.
     """
     settings, startup, worker = self._settings, self._startup, self._worker
     if settings.keeps_curves:

@@ -24,11 +24,8 @@ def order_by_length(buckets: Buckets, *, num_examples: int, seed: Optional[int]
                     ) -> Callable[..., np.ndarray]:
   """Returns a function from positions, an epoch and its `Plan.cuts_of` to the examples there.
 
-  A cut comes in windows of its own, out of the order that its examples had before.
-
-  Args:
-    buckets, num_examples: of the split.
-    seed: of the shuffling; None without any.
+  A cut comes in windows of its own, out of the order that its examples had before. Without a seed
+  nothing is shuffled.
   """
   @functools.lru_cache(maxsize=_KEPT)
   def order(window, epoch, cuts):

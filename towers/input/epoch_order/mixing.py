@@ -26,11 +26,8 @@ from towers.input.epoch_order.permutation import permute
 def order_by_parts(mixture: Mixture, *, seed: Optional[int]) -> Callable[..., np.ndarray]:
   """Returns a function from positions, an epoch and its `Plan.cuts_of` to the examples there.
 
-  A cut is dealt in the shares of what is left of the epoch.
-
-  Args:
-    mixture: of the split.
-    seed: of the shuffling; None for the parts' own order, in which only batches are mixed.
+  A cut is dealt in the shares of what is left of the epoch. Without a seed the parts keep their own
+  order, and only batches are mixed.
   """
   counts, sizes = np.array(mixture.counts), np.array(mixture.sizes)
   offsets = np.cumsum(sizes) - sizes

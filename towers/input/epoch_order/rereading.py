@@ -27,11 +27,7 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
   """Refuses elements that come otherwise each time they are read, if several iterators share them.
 
   A single one takes each of them once in an epoch; where it trains, a warning says what is lost.
-
-  Args:
-    examples: a split; of one with an index, or a stream, nothing is read.
-    num_iterators: of all workers.
-    is_trained: whether a run trains on it.
+  The iterators are those of all workers. Of a split with an index, or a stream, nothing is read.
 
   Raises:
     UsageError: names the first element that differs, and what to write.
