@@ -24,13 +24,10 @@ DTYPES = (
 
 
 class _Column(NamedTuple):
-  """One component of all examples.
-
-  Attributes:
-    fed: the array, `[num_examples, ...]`; or of rows of unequal length all values, one row after
-      another, and where each row begins and the last one ends, `[num_examples + 1]`.
-  """
+  """One component of all examples."""
   label: str
+  # The array, `[num_examples, ...]`; or of rows of unequal length all values, one row after
+  # another, and where each row begins and the last one ends, `[num_examples + 1]`.
   fed: Tuple[np.ndarray, ...]
 
   @property

@@ -28,20 +28,15 @@ class Sharding(NamedTuple):
 
 
 class RowOffset(NamedTuple):
-  """Where a tower's rows stand in the global batch.
-
-  Attributes:
-    first: the place of the first row, a scalar int64 tensor on the host; `stride` to the next.
-    multiple: divides `first`, whatever its value.
-    batch_size: rows of a full global batch, None if no plan has dealt them.
-    begin: the place at which the micro-batch begins, an int or a scalar int64 tensor on the host.
-    num_slots: rows of the micro-batch; an int, or a tensor if no plan has dealt them.
-  """
+  """Where a tower's rows stand in the global batch."""
+  # The place of the first row, a scalar int64 tensor on the host; `stride` to the next.
   first: Tensor
   stride: int
-  multiple: int
-  batch_size: Optional[int]
+  multiple: int  # Divides `first`, whatever its value.
+  batch_size: Optional[int]  # Rows of a full global batch, None if no plan has dealt them.
+  # The place at which the micro-batch begins, an int or a scalar int64 tensor on the host.
   begin: Union[int, Tensor]
+  # Rows of the micro-batch; an int, or a tensor if no plan has dealt them.
   num_slots: Union[int, Tensor]
 
 

@@ -18,14 +18,10 @@ from towers.tensorflow_v1 import is_dataset, tf
 
 
 class Rows(NamedTuple):
-  """Batches of rows to compute on.
-
-  Attributes:
-    template: an array or a tensor for each part of a batch, `[batch, ...]`, in the structure of the
-      examples.
-    batches: for each batch its arrays, in the order of `tf.nest.flatten`, all rows of them real.
-  """
+  """Batches of rows to compute on."""
+  # An array or a tensor for each part of a batch, `[batch, ...]`, in the structure of the examples.
   template: Any
+  # For each batch its arrays, in the order of `tf.nest.flatten`, all rows of them real.
   batches: Iterator[List[np.ndarray]]
 
   def describe(self) -> str:

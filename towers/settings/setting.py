@@ -28,29 +28,22 @@ class Function(str):
 
 
 class Setting(NamedTuple):
-  """A setting.
-
-  Attributes:
-    of: 'program' or 'run' if `towers.Program` or `towers.train` takes it as an argument, 'command'
-      if the command line alone does.
-    name: of its flag, and of the argument.
-    kind: int, float, bool, list for comma-separated numbers, str for one of its choices, `Count`,
-      `Function`, `Path` or `Text`.
-    default: where it is not given.
-    help: one line.
-    valid: its choices; or a function from a value to what it must be instead, '' or None if it may.
-    whose: 'all' if the workers must share it, 'own' if each may have another one, as paths on its
-      machine and what changes no result; 'chief' if it is an output, which the chief alone writes.
-    alias: another name of its flag.
-  """
+  """A setting."""
+  # 'program' or 'run' if `towers.Program` or `towers.train` takes it as an argument, 'command' if
+  # the command line alone does.
   of: str
-  name: str
+  name: str  # Of its flag, and of the argument.
+  # int, float, bool, list for comma-separated numbers, str for one of its choices, `Count`,
+  # `Function`, `Path` or `Text`.
   kind: type
-  default: Any
-  help: str
+  default: Any  # Where it is not given.
+  help: str  # One line.
+  # Its choices; or a function from a value to what it must be instead, '' or None if it may.
   valid: Union[Tuple[str, ...], Callable[[Any], Optional[str]]] = ()
+  # 'all' if the workers must share it, 'own' if each may have another one, as paths on its machine
+  # and what changes no result; 'chief' if it is an output, which the chief alone writes.
   whose: str = 'all'
-  alias: str = ''
+  alias: str = ''  # Another name of its flag.
 
   @property
   def choices(self) -> Tuple[str, ...]:
