@@ -139,10 +139,10 @@ class Layers(NamedTuple):
     return tf.nn.max_pool(x, self._at_positions(size), self._at_positions(stride or size), padding,
                           self.data_format)
 
-  def average_pool(self, x, size, stride, padding='SAME'):
+  def average_pool(self, x, size, stride):
     """The mean of each square of `size` pixels, every `stride` pixels, without the padding."""
     return tf.nn.avg_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride),
-                          padding=padding, data_format=self.data_format)
+                          padding='SAME', data_format=self.data_format)
 
   def mean(self, x):
     """The mean over all positions, `[batch, channels]`."""

@@ -21,8 +21,8 @@ from towers.settings.table import GROUPS, SETTINGS, find_meant
 _DEFINE: Dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean,
     list: flags.DEFINE_list}
-# Columns of a flag's name and choices in the help; longer choices move into its text.
-_LEFT = 53
+# Columns of the help: of a flag's name and choices, which move into its text if longer; and all.
+_LEFT, _WIDTH = 53, 120
 # absl's own names.
 _HELP = {**dict.fromkeys(('help', 'helpfull', 'h'), 'show all flags'),
          'helpshort': 'show the most used flags',
@@ -83,7 +83,7 @@ def _name_command(program):
   return '-m towers' if name == '__main__.py' else name
 
 
-def format_help(program: str, names: Optional[Sequence[str]] = None, width: int = 120) -> str:
+def format_help(program: str, names: Optional[Sequence[str]] = None) -> str:
   """Returns the help: flags in groups, in the order of the data path; `names` are those to show."""
   command = _name_command(program)
   lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU.',
@@ -100,8 +100,8 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
       elif setting.choices:
         text += ': ' + ', '.join(setting.choices)
       lines += textwrap.wrap(
-          text + _format_default(setting.default), width, initial_indent=left.ljust(_LEFT) + ' ',
-          subsequent_indent=' ' * (_LEFT + 1))
+          text + _format_default(setting.default), _WIDTH,
+          initial_indent=left.ljust(_LEFT) + ' ', subsequent_indent=' ' * (_LEFT + 1))
   if names is not None:
     lines.append(f'all flags: python {command} --help')
   return '\n'.join(lines)

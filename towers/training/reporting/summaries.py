@@ -37,16 +37,14 @@ class Summaries(MetricWriter):
   """Writes the events of one process."""
 
   def __init__(self, folder: str, *, first_step: int, texts: Dict[str, str], graph: tf.Graph,
-               warn: Callable[[str], None] = write_line, clock: Callable[[], float] = time.time):
+               warn: Callable[[str], None] = write_line):
     """Creates a file in a folder, and writes texts in Markdown by their tags, and the graph.
 
-    Earlier runs did `first_step`. `warn` is called the first time that an event cannot be written;
-    `clock` gives the seconds since 1970.
+    Earlier runs did `first_step`. `warn` is called the first time that an event cannot be written.
     """
     self._warn = warn
-    self._clock = clock
     self._has_warned = False
-    name = f'events.out.tfevents.{int(clock()):010}.{socket.gethostname()}.{os.getpid()}'
+    name = f'events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}'
     self._path = os.path.join(folder, f'{name}.{next(_NUMBERS)}')
     self._handle: Optional[int] = None
     self._size = 0
@@ -93,7 +91,7 @@ class Summaries(MetricWriter):
 
   def _write(self, event):
     """Appends an event, or warns and leaves the file as it was."""
-    event.wall_time = self._clock()
+    event.wall_time = time.time()
     try:
       if self._handle is None:
         self._handle = os.open(
