@@ -19,6 +19,7 @@ from towers.warm_start.slices import (
   open_reader,
   read_tensors,
 )
+from towers.warm_start.warm_start import load_values
 
 
 def find_best(folder: str, metric: Optional[str], *, or_newest: bool = True) -> int:
@@ -66,8 +67,7 @@ def restore_weights(session: Session, path: str) -> None:
     check_same_variables(
         path, {name: tensor for name, tensor in tensors.items() if name in expected}, expected,
         fix='Give the settings that it was written with, or another checkpoint_dir.')
-    for variable, value in read_values(reader, slices).items():
-      variable.load(value, session)
+    load_values(session, read_values(reader, slices))
   except UsageError:
     raise
   except Exception as error:  # A damaged file makes TensorFlow raise anything.
