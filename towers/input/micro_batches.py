@@ -8,7 +8,6 @@ are the divisors of the global batch, up to the share of a tower.
 
 from typing import Iterator, Optional, Union
 
-from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 
 # Begins with one micro-batch, and takes more where a step does not fit.
@@ -16,12 +15,8 @@ AUTO = 'auto'
 
 
 def read_accumulate(accumulate: Union[int, str]) -> int:
-  """Returns the micro-batches to begin with; raises a UsageError if it is no number, nor 'auto'."""
-  if accumulate == AUTO:
-    return 1
-  if isinstance(accumulate, bool) or not isinstance(accumulate, int):
-    raise UsageError(f'accumulate={accumulate}: it must be a whole number, or auto.')
-  return accumulate
+  """Returns the micro-batches to begin with."""
+  return 1 if isinstance(accumulate, str) else accumulate  # 'auto'.
 
 
 def find_more(plan: Plan) -> Optional[int]:
