@@ -13,7 +13,6 @@ from absl import flags
 from towers.base.installed import __version__, find_distributions, find_tensorflow
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.input.micro_batches import AUTO
 from towers.settings.config import Config
 from towers.settings.setting import WANTED, Count
 from towers.settings.table import GROUPS, SETTINGS, find_meant
@@ -137,8 +136,8 @@ def _format_default(value):
 
 def _convert(setting, value):
   """Returns a flag's value as a setting takes it: absl has no numbers in lists, nor a Count."""
-  if setting.kind is Count and value != AUTO:
-    with contextlib.suppress(ValueError):  # Refused where all settings are.
+  if setting.kind is Count:
+    with contextlib.suppress(ValueError):  # 'auto', or refused where all settings are.
       return int(value)
   if setting.kind is list:
     try:
