@@ -13,12 +13,12 @@ from typing import List, Tuple
 
 from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.host import HOST
-from towers.reduce.gradients import SummedGradients
+from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import Operation, Variable, tf
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
 
-def accumulate_gradients(summed: SummedGradients) -> SummedGradients:
+def accumulate_gradients(summed: ReducedGradients) -> ReducedGradients:
   """Returns the mean over all micro-batches of a step, of the mean over one, not clipped yet.
 
   Every micro-batch but the last runs `add_op`; the last one runs the train op.

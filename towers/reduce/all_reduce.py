@@ -25,7 +25,7 @@ from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
 from towers.placement.workers import Workers, sum_over_workers
-from towers.reduce.gradients import ReducedGradients, SummedGradients, make_dense, scale_gradient
+from towers.reduce.gradients import ReducedGradients, make_dense, scale_gradient
 from towers.reduce.rows import plan_slots
 from towers.tensorflow_v1 import Tensor, Variable, tf
 
@@ -45,7 +45,7 @@ class Votes(NamedTuple):
   own: Variable
 
 
-def all_reduce_gradients(summed: SummedGradients, *, workers: Workers, collective: str,
+def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers, collective: str,
                          fusion_bytes: int, wire: str) -> ReducedGradients:
   """Returns the mean over the examples of all towers of all workers, see `average_gradients`.
 
@@ -56,7 +56,6 @@ def all_reduce_gradients(summed: SummedGradients, *, workers: Workers, collectiv
     UsageError: a collective or a wire that the devices do not have, or gradients that none can sum.
   """
   wire_dtype = choose_wire(wire, num_workers=workers.num_workers)
-  reduced = ReducedGradients(**vars(summed))
   if workers.num_workers == 1 and not reduced.replicas:
     return reduced
   devices = _list_devices(reduced)

@@ -8,7 +8,7 @@ that nothing is left to divide or weight here. What losses with weights still ne
 """
 
 import dataclasses
-from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 from towers.base.short_repr import short_repr
 from towers.graph.ordered_sum import add_all
@@ -22,12 +22,11 @@ from towers.tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.tower.precision import LossScale
 from towers.tower.tower import Tower
 
-Stage = TypeVar('Stage', bound='SummedGradients')
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class SummedGradients:
-  """The loss and gradients that the towers of a worker sum to; replicas are not summed yet.
+class ReducedGradients:
+  """The loss and gradients of a step: at first what the towers of a worker sum to, in the end the
+  mean over the global batch of all workers.
 
   Attributes:
     towers, num_examples: that they are over, the latter an int or an integer scalar.
@@ -47,6 +46,10 @@ class SummedGradients:
       variable itself where that has none.
     add_op: with accumulation, the op for every micro-batch of a step but the last.
     clear: with accumulation, builds the op that ends a step.
+    all_reduce: of the gradients of all replicas and workers, or None.
+    row_slots: in which several workers share the rows of each sparse gradient.
+    votes: of several workers, see `all_reduce`; or None.
+    loss_scale: that the gradients have been divided by, or None.
   """
   towers: Sequence[Tower]
   num_examples: Union[int, Tensor]
@@ -59,6 +62,10 @@ class SummedGradients:
   replicas: Sequence[List[Tuple[Gradient, Variable]]] = ()
   add_op: Optional[Operation] = None
   clear: Optional[Callable[[], Operation]] = None
+  all_reduce: Optional[AllReduce] = None
+  row_slots: Sequence[RowSlots] = ()
+  votes: Any = None
+  loss_scale: Optional[LossScale] = None
 
   __repr__ = short_repr
 
@@ -72,7 +79,7 @@ class SummedGradients:
         replica[index] for replica in self.replicas for index, (_, first) in zip(indices, firsts)
         if replica[index][1] is not first]
 
-  def map_gradients(self: Stage, change: Callable[[Gradient, Variable], Gradient]) -> Stage:
+  def map_gradients(self, change: Callable[[Gradient, Variable], Gradient]) -> 'ReducedGradients':
     """Returns the same with `change(gradient, variable)`, on the variable's device, of each."""
     def change_all(gradients):
       changed = []
@@ -81,38 +88,13 @@ class SummedGradients:
           changed.append((change(gradient, variable), variable))
       return changed
 
-    with rounding_alike(self.is_all_reduced):
+    # What an all-reduce has summed is on several devices, and must stay the same to the bit.
+    with rounding_alike(self.all_reduce is not None):
       return dataclasses.replace(self, gradients=change_all(self.gradients),
                                  replicas=[change_all(replica) for replica in self.replicas])
 
-  @property
-  def is_all_reduced(self) -> bool:
-    """Whether several devices have all gradients, which must stay the same to the bit."""
-    return False
 
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ReducedGradients(SummedGradients):
-  """The mean loss and gradients over the global batch, of all workers.
-
-  Attributes:
-    all_reduce: of the gradients of all replicas and workers, or None.
-    row_slots: in which several workers share the rows of each sparse gradient.
-    votes: of several workers, see `all_reduce`; or None.
-    loss_scale: that the gradients have been divided by, or None.
-  """
-  all_reduce: Optional[AllReduce] = None
-  row_slots: Sequence[RowSlots] = ()
-  votes: Any = None
-  loss_scale: Optional[LossScale] = None
-
-  @property
-  def is_all_reduced(self) -> bool:
-    """Whether an all-reduce has summed them."""
-    return self.all_reduce is not None
-
-
-def sum_towers(towers: Sequence[Tower]) -> SummedGradients:
+def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
   """Sums the losses and gradients of this worker's towers; sparse gradients stay sparse.
 
   Dense gradients of replicas are left for `all_reduce`.
@@ -153,7 +135,7 @@ def sum_towers(towers: Sequence[Tower]) -> SummedGradients:
       if 'loss' in towers[0].weights:
         mean_weight = add_all([tower.weights['loss'] for tower in towers]) / global_batch.divisor
 
-  return SummedGradients(towers, global_batch.num_examples, loss, gradients,
+  return ReducedGradients(towers, global_batch.num_examples, loss, gradients,
                          partly_without_gradient=[variables[index] for index in partly],
                          metrics=metrics, begins_with_loss=metrics is not None,
                          mean_weight=mean_weight, replicas=replicas)
@@ -207,7 +189,7 @@ def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradien
   """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
   with tf.name_scope('clip'):
     merged = reduced.map_gradients(lambda gradient, _: merge_rows(gradient))
-    with tf.device(HOST), rounding_alike(reduced.is_all_reduced):
+    with tf.device(HOST), rounding_alike(reduced.all_reduce is not None):
       norm = tf.global_norm([gradient for gradient, _ in merged.gradients])
       scale = tf.minimum(max_norm / tf.maximum(norm, 1e-30), 1.0)
     return merged.map_gradients(lambda gradient, _: scale_gradient(gradient, scale))

@@ -14,11 +14,11 @@ import dataclasses
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
 from towers.placement.workers import Workers, sum_over_workers
-from towers.reduce.gradients import SummedGradients, scale_gradient
+from towers.reduce.gradients import ReducedGradients, scale_gradient
 from towers.tensorflow_v1 import tf
 
 
-def divide_by_weights(summed: SummedGradients, workers: Workers) -> SummedGradients:
+def divide_by_weights(summed: ReducedGradients, workers: Workers) -> ReducedGradients:
   """Returns the weighted means: loss and gradients divided by the mean weight of all workers.
 
   Penalties, which have no weight, are added whole. If all weights are 0, the loss and its gradients
