@@ -21,33 +21,17 @@ class Names:
   def __init__(self, ops: Collection[str], scope: str):
     """Names the ops of a tower, all of whose names in the graph begin with `scope`."""
     self._ops = {name: name[len(scope):] for name in ops}
-    self._ports: Dict[str, str] = {}
-    self._taken = set(self._ops.values())
+    taken = set(self._ops.values())
     twice = re.compile('^(gradients(?:_[0-9]+)?/)' + re.escape(scope))
     for name, own in self._ops.items():
       short = twice.sub(r'\1', own)
-      if short not in self._taken:
-        self._taken.add(short)
+      if short not in taken:
+        taken.add(short)
         self._ops[name] = short
-    # Names of the pattern, including those that `make` makes, never begin like names outside.
     self._prefix = 'outside/'
-    while any(name.startswith(self._prefix) for name in self._taken):
+    while any(name.startswith(self._prefix) for name in taken):
       self._prefix = self._prefix[:-1] + '_/'
     self.outside: Dict[str, str] = {}
-
-  def make(self, like: str) -> str:
-    """Returns an unused name that begins with a name of the pattern."""
-    while like in self._taken:
-      like += '_'
-    self._taken.add(like)
-    return like
-
-  def stand_in(self, name: str, port: int, instead: str) -> None:
-    """Makes the pattern's op `instead`, with one output, stand in for output `port` of an op."""
-    if port:
-      self._ports[f'{name}:{port}'] = instead
-    else:
-      self._ops[name] = instead
 
   def get_op(self, name: str) -> str:
     """Returns the pattern's name of an op of the tower."""
@@ -59,7 +43,7 @@ class Names:
       return '^' + self._ops[name[1:]]
     op_name = get_op_name(name)
     if op_name in self._ops:
-      return self._ports.get(name) or self._ops[op_name] + name[len(op_name):]
+      return self._ops[op_name] + name[len(op_name):]
     tensor_name = name if ':' in name else name + ':0'
     inside = self._prefix + tensor_name
     self.outside[inside] = tensor_name

@@ -10,15 +10,14 @@ that. A clone has what loss, metrics and gradients of its pattern need, in its o
   is_training, the micro-batch, all other variables: shared, since they are outside of the tower
 
 A clone computes the same bits as a tower that the model builds. It leaves out what only one tower
-needs: updates of moving averages, penalties, summaries. It also leaves out repetition (see
-`pattern_graph`); and a shared variable is read once on its device, and the value sent to all.
+needs: updates of moving averages, penalties, summaries; and a shared variable is read once on its
+device, and the value sent to all.
 """
 
 import dataclasses
 from typing import Any, Dict, Hashable, Iterable, List
 
 from towers.input.batch import Batch
-from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.randomness import is_random, seed_nodes
 from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import import_placed, tf
@@ -71,22 +70,6 @@ class Pattern:
                                tower.scope, self.batch, graph_def,
                                on_device=recording.on_device, replicated=replicated)
     self._random = list(filter(is_random, self._graph.definition.node))
-    self._joined_reads = self._join_reads(nodes)
-
-  def _join_reads(self, nodes):
-    """Joins the small values of shared reads on their devices; returns (joined, values) pairs."""
-    graph = tf.get_default_graph()
-    outside = sorted(set(self._graph.names.outside.values()))
-    reads = [graph.get_tensor_by_name(name) for name in outside
-             if nodes[get_op_name(name)].op == 'ReadVariableOp']
-    joined = []
-    # On 2.x a read has no device, but always that of its variable.
-    devices = [read.op.inputs[0].device for read in reads]
-    for indices in plan_alike(reads, devices):
-      alike = [reads[index] for index in indices]
-      with tf.device(devices[indices[0]]), tf.name_scope('join_reads'):
-        joined.append((pack(alike), alike))
-    return joined
 
   def _is_shared_read(self, node, recording, replicated):
     """Returns whether a node reads a shared variable on its device, for all towers."""
@@ -100,7 +83,7 @@ class Pattern:
     graph = tf.get_default_graph()
     # The name is not used up yet: if the clone fails, the model is called and needs the same names.
     scope = graph.unique_name(f'tower_{index}', mark_as_used=False) + '/'
-    replaced = self._replace_inputs(batch, index, device)
+    replaced = self._replace_inputs(batch, index)
     self._adapt_nodes(batch, index, device, scope)
     cloned = dict(self._import_nodes(scope, replaced), **replaced)
     graph.unique_name(f'tower_{index}')
@@ -117,17 +100,13 @@ class Pattern:
         self._tower, device=device, scope=scope, batch=batch, update_ops=[], penalties=[],
         variables=self._store.list_trainable(index), penalty_gradients=[], **copy(self._results))
 
-  def _replace_inputs(self, batch, index, device):
-    """Returns what a clone takes instead of the pattern's batch, variables and joined reads."""
+  def _replace_inputs(self, batch, index):
+    """Returns what a clone takes instead of the pattern's batch and variables."""
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self.batch), _tensors(batch))}
     if batch.row_offset is not None and self.batch.row_offset is not None:
       replaced[self.batch.row_offset.first.name] = batch.row_offset.first
     replicas = self._store.replicas.get(index, {})
     replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
-    for joined, alike in self._joined_reads:
-      with tf.device(device), tf.name_scope(f'reads_{index}'):
-        replaced.update(zip([read.name for read in alike],
-                            unpack(joined, [read.shape for read in alike])))
     return replaced
 
   def _adapt_nodes(self, batch, index, device, scope):

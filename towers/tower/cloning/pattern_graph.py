@@ -1,7 +1,4 @@
-"""The graph of a pattern: the nodes of a tower that its clones need, in a form to import.
-
-Shapes that are known become constants, and equal constants are merged.
-"""
+"""The graph of a pattern: the nodes of a tower that its clones need, in a form to import."""
 
 from typing import Any, Dict, List, Sequence, Set
 
@@ -24,12 +21,11 @@ class PatternGraph:
 
   def __init__(self, nodes: Sequence[Any], scope: str, batch: Batch, whole: Any, *,
                on_device: Set[str], replicated: Set[str]):
-    """Adds nodes of a tower, in the order of the `whole` GraphDef, or constants in their place.
+    """Adds nodes of a tower, in the order of the `whole` GraphDef.
 
     The model has not placed ops `on_device`; of variables `replicated` later towers have replicas.
     """
-    self._inside = {node.name for node in nodes}
-    self._merged: Dict[bytes, str] = {}
+    inside = {node.name for node in nodes}
     self.names = Names([node.name for node in nodes], scope)
     self.definition = tf.GraphDef(versions=whole.versions)
     self.placed: List[Any] = []
@@ -40,85 +36,27 @@ class PatternGraph:
     placed = _find_placed(nodes, on_device, replicated)
     of_batch = {group[len(b'loc:@'):].decode() for tensor in batch.flatten()
                 if isinstance(tensor, tf.Tensor) for group in tensor.op.colocation_groups()}
-    others = []
-    for node in nodes:
-      is_placed = node.name in placed
-      if self._add_known_shapes(node, is_placed):
-        continue
-      if not self._add_constant(node, is_placed):
-        others.append(node)
-    # After all constants, whose names they take as inputs.
-    for node in others:
-      added = self._add_node(node, node.name in placed)
+    for original in nodes:
+      node, partners = self.definition.node.add(), _get_partners(original)
+      node.CopyFrom(original)
+      node.name = self.names.get_op(original.name)
+      del node.input[:]
+      for name in original.input:
+        if name.startswith('^') and name[1:] not in inside:
+          self.control_inputs.setdefault(node.name, []).append(name[1:])
+        else:
+          node.input.append(self.names.get_input(name))
+      node.attr.pop('_class', None)
+      kept = [f'loc:@{self.names.get_op(name)}'.encode() for name in partners if name in inside]
+      if kept:
+        node.attr['_class'].list.s.extend(kept)
+      if original.name in placed:
+        self.placed.append(node)
       # A TensorArray is unpacked beside the batch that fills it.
-      if not of_batch.isdisjoint(_get_partners(node)):
-        self.beside_batch.append(added)
-
-  def _add_known_shapes(self, node, is_placed):
-    """Adds constants in place of a node whose shapes are known; returns whether they are."""
-    if node.op not in ('Shape', 'ShapeN') or any(name.startswith('^') for name in node.input):
-      return False
-    op = tf.get_default_graph().get_operation_by_name(node.name)
-    # What stands inside of a loop would need an Enter op.
-    if (not all(tensor.shape.is_fully_defined() for tensor in op.inputs)
-        or op._get_control_flow_context() is not None):
-      return False
-    like = self.names.get_op(node.name)
-    for port, (tensor, output) in enumerate(zip(op.inputs, op.outputs)):
-      constant = tf.NodeDef(name=self.names.make(f'{like}/{port}'), op='Const', device=node.device)
-      constant.attr['dtype'].type = output.dtype.as_datatype_enum
-      constant.attr['value'].tensor.CopyFrom(
-          tf.make_tensor_proto(tensor.shape.as_list(), output.dtype))
-      self.names.stand_in(node.name, port, self._merge(constant, is_placed))
-    return True
-
-  def _add_constant(self, node, is_placed):
-    """Adds a constant, unless an equal one is there; returns whether the node is a constant."""
-    if node.op != 'Const' or node.input:
-      return False
-    constant = tf.NodeDef()
-    self._copy_node(node, constant)
-    self.names.stand_in(node.name, 0, self._merge(constant, is_placed))
-    return True
-
-  def _merge(self, node, is_placed):
-    """Adds a node, unless an equal one is there; returns the name of either."""
-    unnamed = tf.NodeDef(op=node.op, input=node.input, device=node.device, attr=node.attr)
-    key = unnamed.SerializeToString(deterministic=True) + bytes([is_placed])
-    name = self._merged.setdefault(key, node.name)
-    if name == node.name:
-      added = self.definition.node.add()
-      added.CopyFrom(node)
-      if is_placed:
-        self.placed.append(added)
-    return name
-
-  def _copy_node(self, original, node):
-    """Copies the original into an empty node, with the pattern's names and without inputs."""
-    node.CopyFrom(original)
-    node.name = self.names.get_op(original.name)
-    del node.input[:]
-    if '_class' in node.attr:
-      partners = [self.names.get_op(name) for name in _get_partners(original)
-                  if name in self._inside]
-      del node.attr['_class']
-      if partners:
-        node.attr['_class'].list.s.extend([('loc:@' + name).encode() for name in partners])
-
-  def _add_node(self, original, is_placed):
-    """Adds and returns a node that is not a constant."""
-    node = self.definition.node.add()
-    self._copy_node(original, node)
-    for name in original.input:
-      if name.startswith('^') and name[1:] not in self._inside:
-        self.control_inputs.setdefault(node.name, []).append(name[1:])
-      else:
-        node.input.append(self.names.get_input(name))
-    if is_placed:
-      self.placed.append(node)
-    if 'frame_name' in node.attr:
-      self.frames.append((node, node.attr['frame_name'].s.decode()))
-    return node
+      if not of_batch.isdisjoint(partners):
+        self.beside_batch.append(node)
+      if 'frame_name' in node.attr:
+        self.frames.append((node, node.attr['frame_name'].s.decode()))
 
 
 def _find_placed(nodes: Sequence[Any], on_device: Set[str], replicated: Set[str]) -> Set[str]:
