@@ -15,7 +15,7 @@ from towers.placement.variables import build_variable_store, format_device_table
 from towers.placement.workers import Workers
 from towers.tensorflow_v1 import tf
 from towers.tower.global_batch import GlobalBatch
-from towers.tower.tower import ForwardPass
+from towers.tower.tower import Tower
 from towers.tower.towers import build_towers
 from towers.validation import build_validation, build_validation_tower
 
@@ -37,7 +37,7 @@ def make_towers(num_batches, num_devices, num_of_store=None, *, placement='host'
 
 
 def make_validation(num_towers, num_of_feed, **settings):
-  tower = ForwardPass(
+  tower = Tower(
       '', 'tower_0/', Batch(None, 2), GlobalBatch([], 2, 2.0, 1), None,
       {'loss': tf.zeros([])}, {}, (), {}, [], [], None)
   feed = make_feed(num_of_feed, num_of_feed, name='validation')

@@ -34,7 +34,7 @@ from towers.tower.global_batch import join_batches
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
 from towers.tower.recording import record_tower
-from towers.tower.tower import ForwardPass
+from towers.tower.tower import Tower
 from towers.update.moving_averages import Averages
 from towers.whole import WholeRows, flatten_rows
 
@@ -55,7 +55,7 @@ class Validation(NamedTuple):
       the number of its batch in a global batch, 'shift' as of `shift_of` this one's in the pass.
   """
   feed: Feed
-  towers: Sequence[ForwardPass]
+  towers: Sequence[Tower]
   sums: Tensor
   is_validating: Optional[Tensor] = None
   snapshot_op: Optional[Operation] = None
@@ -76,7 +76,7 @@ class Validation(NamedTuple):
     return [*self.towers[0].sums, *self.towers[0].wholes]
 
 
-def build_validation(towers: Sequence[ForwardPass], *, feed: Feed, is_validating: Optional[Tensor],
+def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Optional[Tensor],
                      workers: Workers = ALONE) -> Validation:
   """Sums the metrics of towers that train and validate in turn.
 
@@ -129,18 +129,18 @@ def _build_sum_of_workers(size, workers):
   return sum_workers
 
 
-def stack_sums(tower: ForwardPass) -> Tensor:
+def stack_sums(tower: Tower) -> Tensor:
   """Returns a tower's sums, those of the weights that it has, and its number of examples."""
   return tf.stack([*tower.sums.values(), *tower.weights.values(),
                    tf.cast(tower.num_examples, tf.float32)])
 
 
-def fetch_measured(sums: Tensor, towers: Sequence[ForwardPass]) -> List[Tensor]:
+def fetch_measured(sums: Tensor, towers: Sequence[Tower]) -> List[Tensor]:
   """Returns what a run that measures fetches: sums of all towers, and rows for `WholeRows`."""
   return [sums, *flatten_rows([tower.wholes for tower in towers])]
 
 
-def find_means(tower: ForwardPass, sums: np.ndarray) -> Dict[str, float]:
+def find_means(tower: Tower, sums: np.ndarray) -> Dict[str, float]:
   """Returns the means of `stack_sums`, by name; a metric whose weights are all 0 has none."""
   weights = dict(zip(tower.weights, sums[len(tower.sums):]))
   means = {name: float(total / weights.get(name, sums[-1]))
@@ -150,9 +150,9 @@ def find_means(tower: ForwardPass, sums: np.ndarray) -> Dict[str, float]:
   return means
 
 
-def build_measuring_towers(model: Model, towers: Sequence[ForwardPass], *, store: VariableStore,
+def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: VariableStore,
                            precision: Optional[Precision] = None,
-                           workers: Workers = ALONE) -> Sequence[ForwardPass]:
+                           workers: Workers = ALONE) -> Sequence[Tower]:
   """Builds beside each training tower what its model makes with `is_training` False.
 
   They compute on the same switched batches and variables, for a model that decides in Python. The

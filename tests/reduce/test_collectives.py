@@ -11,9 +11,9 @@ from tests.harness import small
 from tests.harness.counted_links import CountedLinks
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
-from towers.placement.collectives import choose_collective, sum_of_workers, sum_packed
+from towers.placement.collectives import choose_collective, sum_packed
 from towers.placement.devices import build_devices, build_session_config
-from towers.placement.workers import Workers
+from towers.placement.workers import Workers, sum_over_workers
 from towers.tensorflow_v1 import SUMS_16_BITS, tf
 from towers.training.reporting.describe import describe_all_reduce
 
@@ -105,7 +105,7 @@ def test_keys_fall_in_the_order_in_which_gradients_are_ready(num_workers):
     for index, gradient in enumerate(gradients):
       layer_of[gradient.op] = index // 2
     with tf.device('/device:GPU:0'):
-      sums = sum_of_workers(tf.ones([3]), num_workers=2)
+      sums = sum_over_workers(tf.ones([3]), Workers(2))
     sum_packed([gradients] * 2, devices=['/device:GPU:0', '/device:GPU:1'], kind='nccl',
               pack_bytes=0, num_workers=num_workers)
 

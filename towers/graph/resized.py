@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from towers.graph.walk import find_called
+from towers.graph.walk import find_called, walk
 from towers.tensorflow_v1 import Tensor, import_placed, tf
 
 # Ops that put blocks of all rows one after the other, or take such blocks apart.
@@ -27,24 +27,20 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[s
     return {}
   graph = tensors[0].graph
   definition = tf.GraphDef(versions=graph.graph_def_versions)
-  wanted = {tensor.name: tensor for tensor in tensors}
-  given = {name: tensor for name, tensor in wanted.items() if name in shapes}
-  pending = list({tensor.op: None for tensor in tensors if tensor.name not in shapes})
-  seen = set(pending)
-  while pending:
-    op = pending.pop()
+  given = {tensor.name: tensor for tensor in tensors if tensor.name in shapes}
+
+  def follow(op):
+    # What is computed from variables may be most of a net, and has other shapes for none.
+    given.update((tensor.name, tensor) for tensor in op.inputs
+                 if tensor.name in shapes or tensor.op.type == 'ReadVariableOp')
+    return [tensor.op for tensor in op.inputs if tensor.name not in given]
+
+  for op in walk([tensor.op for tensor in tensors if tensor.name not in shapes], follow):
     node = definition.node.add()
     node.CopyFrom(op.node_def)
     node.device = ''
     node.attr.pop('_class', None)
     node.input[:] = [tensor.name for tensor in op.inputs]
-    for tensor in op.inputs:
-      # What is computed from variables may be most of a net, and has other shapes for none.
-      if tensor.name in shapes or tensor.op.type == 'ReadVariableOp':
-        given[tensor.name] = tensor
-      elif tensor.op not in seen:
-        seen.add(tensor.op)
-        pending.append(tensor.op)
   if any(find_called(graph, node) for node in definition.node):
     definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)
   with tf.Graph().as_default() as copy:
@@ -62,7 +58,7 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[s
     except ValueError:
       return {}
     return {name: given[name] if name in given else copy.get_tensor_by_name(name)
-            for name in wanted}
+            for name in (tensor.name for tensor in tensors)}
 
 
 def list_grown(tensor: Any, size: int) -> List[Tuple[int, int]]:

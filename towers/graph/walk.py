@@ -23,7 +23,7 @@ def find_needed(roots: Iterable[Operation], by_control: bool = True,
   def list_inputs(op):
     return [tensor.op for tensor in op.inputs]
 
-  return _walk(roots, list_sources if by_control else list_inputs, within, without)
+  return set(walk(roots, list_sources if by_control else list_inputs, within, without))
 
 
 def find_dependents(ops: Iterable[Operation], by_control: bool = True,
@@ -39,17 +39,19 @@ def find_dependents(ops: Iterable[Operation], by_control: bool = True,
     readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
     return readers + op._control_outputs if by_control else readers
 
-  return _walk(ops, list_readers, within, without)
+  return set(walk(ops, list_readers, within, without))
 
 
-def _walk(ops, follow, within, without):
-  found: Set[Operation] = set()
-  pending = list(ops)
+def walk(roots: Iterable[Any], follow: Any, within: Optional[Container[Any]] = None,
+         without: Container[Any] = ()) -> Iterable[Any]:
+  """Returns the roots, and all to which `follow(node)` leads from them, depth first."""
+  found: Dict[Any, None] = {}
+  pending = list(roots)
   while pending:
-    op = pending.pop()
-    if op not in found and op not in without and (within is None or op in within):
-      found.add(op)
-      pending.extend(follow(op))
+    node = pending.pop()
+    if node not in found and node not in without and (within is None or node in within):
+      found[node] = None
+      pending.extend(follow(node))
   return found
 
 

@@ -21,7 +21,7 @@ device by falling keys: these follow the backward pass, so that the all-reduce r
 """
 
 import zlib
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from towers.base.usage_error import UsageError, check_choice
 from towers.graph.ordered_sum import add_all
@@ -211,23 +211,18 @@ def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
   Each has a `shape_index`, an int32 scalar below `num_shapes`, the same in all. No tensor is empty.
   """
   _check_dtype(value)
-  value, group = _join_group(value, num_workers, 'sum of one of several', num_shapes)
+  value, group = join_group(value, num_workers, 'sum of one of several', num_shapes)
   return all_reduce_one_of(value, shape_index=shape_index, **group)
-
-
-def sum_of_workers(value: Tensor, *, num_workers: int) -> Tensor:
-  """Returns the sum of all workers' tensors, on the device where it is called."""
-  value, group = _join_group(value, num_workers, 'sum of workers')
-  return all_reduce(value, kind='ring', **group)
 
 
 def broadcast_value(value: Tensor, *, num_workers: int, is_source: bool) -> Tensor:
   """Returns the source's value on each worker; others give any tensor of its shape and dtype."""
-  value, group = _join_group(value, num_workers, 'hand out')
+  value, group = join_group(value, num_workers, 'hand out')
   return broadcast(value if is_source else None, value, **group)
 
 
-def _join_group(value, num_workers, what, num_keys=1):
+def join_group(value: Tensor, num_workers: int, what: str,
+               num_keys: int = 1) -> Tuple[Tensor, Dict[str, int]]:
   """Returns a value on the device of the call, and its group of all workers and first key."""
   keys = _make_keys(num_keys, what, value.shape, value.dtype, num_workers)
   value = tf.identity(value)

@@ -89,7 +89,12 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
                        f'GPUs: use num_towers={num_gpus}, make the others visible '
                        '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with '
                        'device=cpu.')
-    _take_memory(memory)
+    try:
+      set_gpu_memory(growth=memory.growth, fraction=memory.fraction, limits=memory.limits)
+    except RuntimeError as error:
+      raise UsageError(
+          'gpu_memory and logical_gpus come too late, since this process uses its GPUs already: '
+          f'{error}. Build this program in a process of its own.') from error
     return Devices('GPU', [f'/device:GPU:{tower}' for tower in range(num_towers)], '', memory)
 
   give_sessions_threads()
@@ -113,14 +118,6 @@ def check_devices(names: Sequence[str]) -> None:
     if spec.device_type is None or spec.device_index is None:
       raise UsageError(f'devices has {name!r}: name the type and the index of each device, such as '
                        '/device:GPU:0.')
-
-
-def _take_memory(memory):
-  try:
-    set_gpu_memory(growth=memory.growth, fraction=memory.fraction, limits=memory.limits)
-  except RuntimeError as error:
-    raise UsageError('gpu_memory and logical_gpus come too late, since this process uses its GPUs '
-                     f'already: {error}. Build this program in a process of its own.') from error
 
 
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
@@ -149,21 +146,33 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
     precision: of the program, see `compiles_by_default`.
   """
   check_choice('graph_rewriter', graph_rewriter, GRAPH_REWRITERS)
-  on_gpus = devices.kind == 'GPU'
+  on_gpus, num_towers = devices.kind == 'GPU', len(devices.names)
   is_deep = len(tf.get_default_graph().get_operations()) > _DEEP_OPS
   is_small = not on_gpus and not is_deep and not _has_large_tensors()
-  is_alone = len(devices.names) * workers.num_workers == 1
 
-  config = tf.ConfigProto()
-  config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices)
-  config.inter_op_parallelism_threads = inter_threads or _count_inter_threads(
-      devices, is_deep, runs_in_caller=is_small and is_alone and not needs_threads)
+  if not intra_threads and not on_gpus and _INTRA_THREADS not in os.environ:
+    intra_threads = count_cores_of_each(num_towers)
+  if not inter_threads and _INTER_THREADS not in os.environ:
+    runs_in_caller = is_small and num_towers * workers.num_workers == 1 and not needs_threads
+    # At least two, since an iterator that starts anew blocks one until the other is done.
+    fewest = num_towers if on_gpus or is_deep else 2
+    inter_threads = _CALLERS_THREAD if runs_in_caller else max(count_cores(), fewest)
+
+  config = tf.ConfigProto()  # TensorFlow chooses a number of threads that is 0.
+  config.intra_op_parallelism_threads = intra_threads or 0
+  config.inter_op_parallelism_threads = inter_threads or 0
   if on_gpus:
-    _set_gpus(config, devices, collective, precision)
+    config.experimental.collective_nccl = collective != 'ring' and not devices.memory.num_logical
+    # An op without a GPU kernel falls back to the host. Missing GPUs were an error before.
+    config.allow_soft_placement = True
+    devices.memory.write(config.gpu_options)
+    # Batches are copied to GPUs from memory that need not be pinned first.
+    config.gpu_options.force_gpu_compatible = True
+    switch_on_by_default(config, devices.kind, precision)
   else:
     # With it on CPUs the process ends, even if no op asks for it.
     config.experimental.collective_nccl = False
-    config.device_count['CPU'] = len(devices.names)
+    config.device_count['CPU'] = num_towers
     # Before it sleeps, an idle thread spins on a core that another worker or the input could use.
     config.experimental.disable_thread_spinning = (
         (SPINNING_HINDERS and needs_threads) or workers.num_workers > 1)
@@ -171,55 +180,19 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
       keep_memory()
   if graph_rewriter == 'off' or (
       graph_rewriter == 'auto' and not on_gpus and not compiles_on_cpus()):
-    _turn_off_rewriter(config, is_deep)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    # Its older part folds constants and merges equal ops. It saves a twentieth of a step of a
+    # linear model, and takes 25 microseconds for each op before the first step.
+    if is_deep:
+      config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
   if workers.num_workers > 1:
-    _join_cluster(config, workers)
+    # A server outlives its sessions: else their variables and iterators would live as long.
+    config.isolate_session_state = True
+    # A worker's session sees its own devices alone, and waits for no session of others.
+    config.device_filters.append(f'/job:worker/task:{workers.rank}')
+    # The leader gives out groups and keys. On 1.14 collectives hang between servers without one.
+    config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
   return config
-
-
-def _set_gpus(config, devices, collective, precision):
-  config.experimental.collective_nccl = collective != 'ring' and not devices.memory.num_logical
-  # An op without a GPU kernel falls back to the host. Missing GPUs were an error before.
-  config.allow_soft_placement = True
-  devices.memory.write(config.gpu_options)
-  # Batches are copied to GPUs from memory that need not be pinned first.
-  config.gpu_options.force_gpu_compatible = True
-  switch_on_by_default(config, devices.kind, precision)
-
-
-def _turn_off_rewriter(config, is_deep):
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  # Its older part folds constants and merges equal ops. It saves a twentieth of a step of a linear
-  # model, and takes 25 microseconds for each op before the first step.
-  if is_deep:
-    config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
-
-
-def _join_cluster(config, workers):
-  # A server outlives its sessions: else their variables and iterators would live as long.
-  config.isolate_session_state = True
-  # A worker's session sees its own devices alone, and waits for no session of others.
-  config.device_filters.append(f'/job:worker/task:{workers.rank}')
-  # The leader gives out groups and keys. On 1.14 collectives hang between servers without one.
-  config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
-
-
-def _count_inter_threads(devices, is_deep, runs_in_caller):
-  """Returns how many ops run at a time by default, or 0 to leave it to TensorFlow."""
-  if _INTER_THREADS in os.environ:
-    return 0
-  if runs_in_caller:
-    return _CALLERS_THREAD
-  # At least two, since an iterator that starts anew blocks one until the other is done.
-  fewest = len(devices.names) if devices.kind == 'GPU' or is_deep else 2
-  return max(count_cores(), fewest)
-
-
-def _count_intra_threads(devices):
-  """Returns the threads inside of an op by default, or 0 to leave it to TensorFlow."""
-  if devices.kind == 'GPU' or _INTRA_THREADS in os.environ:
-    return 0
-  return count_cores_of_each(len(devices.names))
 
 
 def _has_large_tensors():

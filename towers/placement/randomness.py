@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import numpy as np
 
 from towers.base.usage_error import UsageError
-from towers.graph.walk import walk_called
+from towers.graph.walk import walk, walk_called
 from towers.tensorflow_v1 import Operation, Tensor, tf
 
 # The inputs that decide what a stateless op draws.
@@ -46,16 +46,8 @@ def name_seeds(seed: int, name: str) -> Tuple[int, int]:
 
 def find_random_ops(value: Tensor) -> List[Operation]:
   """Returns all random ops that a tensor is computed from, including calls of functions."""
-  pending, seen, random = [value.op], set(), []
-  while pending:
-    op = pending.pop()
-    if op in seen:
-      continue
-    seen.add(op)
-    pending.extend(tensor.op for tensor in op.inputs)
-    if is_random(op) or _find_seed_inputs(op) or find_unseedable(op):
-      random.append(op)
-  return random
+  return [op for op in walk([value.op], lambda op: [tensor.op for tensor in op.inputs])
+          if is_random(op) or _find_seed_inputs(op) or find_unseedable(op)]
 
 
 def seed_initial_value(value: Tensor, seed: int, name: str, seeded: Set[Operation]) -> None:

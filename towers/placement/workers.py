@@ -12,9 +12,9 @@ from typing import Callable, List, NamedTuple
 
 import numpy as np
 
-from towers.placement.collectives import sum_of_workers
+from towers.placement.collectives import join_group
 from towers.placement.host import HOST
-from towers.tensorflow_v1 import Session, Tensor, tf
+from towers.tensorflow_v1 import Session, Tensor, all_reduce, tf
 
 _PIECE = 2 ** 16  # Numbers that cross at a time.
 
@@ -32,7 +32,8 @@ def sum_over_workers(value: Tensor, workers: Workers) -> Tensor:
   """Returns the sum of all workers' tensors of one static shape, on the device of the call."""
   if workers.num_workers == 1:
     return value
-  return sum_of_workers(value, num_workers=workers.num_workers)
+  value, group = join_group(value, workers.num_workers, 'sum of workers')
+  return all_reduce(value, kind='ring', **group)
 
 
 def build_sum_of_numbers(size: int,

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, Sequence
 import numpy as np
 
 from towers.base.usage_error import UsageError
-from towers.tower.tower import ForwardPass
+from towers.tower.tower import Tower
 from towers.validation import find_means
 from towers.whole import WholeRows, find_numbers
 
@@ -19,7 +19,7 @@ def format_means(means: Dict[str, Any], num_examples: int) -> str:
 class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 
-  def __init__(self, tower: ForwardPass, rows: WholeRows, *, num_steps: int, step: int):
+  def __init__(self, tower: Tower, rows: WholeRows, *, num_steps: int, step: int):
     """Begins a pass of so many runs, of the weights after so many steps.
 
     The tower is one of those that measure, and `rows` gathers what `Whole` metrics need.

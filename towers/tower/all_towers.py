@@ -32,7 +32,7 @@ from towers.input.batch import Batch
 from towers.placement.host import HOST
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tensorflow_v1 import Operation, Tensor, tf
-from towers.tower.tower import ForwardPass
+from towers.tower.tower import Tower
 
 SUMS = 'towers/all_sums'
 # What each tower has put into them, in the same order.
@@ -255,7 +255,7 @@ def _refuse_second(op, gradient):
                    'twice, by tf.stop_gradient or a layer without it.')
 
 
-def join_sums(towers: Sequence[ForwardPass], *, workers: Workers = ALONE) -> None:
+def join_sums(towers: Sequence[Tower], *, workers: Workers = ALONE) -> None:
   """Replaces each sum, and its gradient, by that over all towers of all workers, once these are
   built. A tower with 0 examples has a row that only fills its batch, and takes no part.
 
@@ -282,7 +282,7 @@ def join_sums(towers: Sequence[ForwardPass], *, workers: Workers = ALONE) -> Non
         identity.op._update_input(0, total)
 
 
-def match_towers(collection: str, towers: Sequence[ForwardPass]) -> List[List[Tensor]]:
+def match_towers(collection: str, towers: Sequence[Tower]) -> List[List[Tensor]]:
   """Returns the values of all towers in a collection, for each op of the model those of all.
 
   An op is the same by its name; or else, as in a layer that is kept from call to call, by the line

@@ -8,10 +8,10 @@ from towers.tower.all_towers import SUM_GRADIENTS
 from towers.tower.batch_norm_layer import gradients_of_training
 from towers.tower.precision import LARGEST_HALF_SCALE, Precision
 from towers.tower.recording import Recording
-from towers.tower.tower import ForwardPass
+from towers.tower.tower import Tower
 
 
-def differentiate(forward: ForwardPass, variables: Sequence[Variable], recording: Recording,
+def differentiate(forward: Tower, variables: Sequence[Variable], recording: Recording,
                   precision: Optional[Precision]) -> List[Optional[Gradient]]:
   """Returns the gradients of a tower's loss, zero where its batch is empty."""
   num_ops = len(recording.list_ops())
@@ -34,7 +34,7 @@ def differentiate(forward: ForwardPass, variables: Sequence[Variable], recording
   return gradients
 
 
-def differentiate_penalties(forward: ForwardPass, variables: Sequence[Variable],
+def differentiate_penalties(forward: Tower, variables: Sequence[Variable],
                             precision: Optional[Precision]) -> List[Optional[Gradient]]:
   """Returns the gradients of the first tower's penalties, whole, for all towers; [] without any.
 

@@ -15,11 +15,11 @@ from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall
 from towers.tower.recording import Recording
 from towers.tower.scratch_graph import call_in_scratch
-from towers.tower.tower import ForwardPass
+from towers.tower.tower import Tower
 
 
 def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index: int,
-                  instead: Optional[Dict[str, Variable]] = None) -> ForwardPass:
+                  instead: Optional[Dict[str, Variable]] = None) -> Tower:
   """Builds the forward pass of a tower, whose recording has begun.
 
   Its model reads the variables `instead` of the store's, see `ModelCall.compute`.
@@ -34,7 +34,7 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
   update_ops, penalties = [
       tf.get_collection(key)[recording.sizes.get(key, 0):]
       for key in (tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES)]
-  tower = ForwardPass(
+  tower = Tower(
       recording.device, scope, batch, call.global_batch, loss, sums.values, sums.weights,
       sums.losses, sums.wholes, update_ops, penalties,
       functools.partial(call_in_scratch, call, batch, scope))

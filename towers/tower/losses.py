@@ -78,14 +78,13 @@ def sum_returned(returned: Any, batch: Batch) -> 'Sums':
     if name == 'loss' or name in losses:
       raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss '
                        'is a metric already: choose another name.')
-  sums = Sums(batch)
-  if isinstance(loss, (list, dict)):
+  sums, are_several = Sums(batch), isinstance(loss, (list, dict))
+  for name, value in losses.items():
+    which = f'The loss {name!r}' if are_several else 'The loss'
+    sums.add(name, f'{which} of the model', value, _FIX_LOSS, may_be_mean=True)
+  if are_several:
     sums.losses = list(losses)
-    for name, value in losses.items():
-      sums.add(name, f'The loss {name!r} of the model', value, _FIX_LOSS, may_be_mean=True)
     sums.values = {'loss': sums.add_up(), **sums.values}
-  else:
-    sums.add('loss', 'The loss of the model', losses['loss'], _FIX_LOSS, may_be_mean=True)
   for name, value in metrics.items():
     sums.add(name, f'The metric {name}', value, _FIX_METRIC)
   return sums
@@ -113,7 +112,7 @@ def _name_losses(loss) -> Dict[str, Any]:
 class Sums:
   """What a tower's losses and metrics come to, without rows that only fill its batch up.
 
-  Its attributes are those of `ForwardPass`, whose `sums` are the `values` here.
+  Its attributes are those of `Tower`, whose `sums` are the `values` here.
   """
 
   def __init__(self, batch: Batch):

@@ -57,7 +57,9 @@ def build_precision(kind: str, *, devices: Sequence[str],
   check_choice('precision', kind, PRECISIONS)
   if kind == 'float32':
     return None
-  dtype = choose_half(devices)
+  capabilities = get_compute_capabilities() if all(map(is_gpu, devices)) else ()
+  is_new = capabilities and min(capabilities) >= _BFLOAT16_SINCE
+  dtype = tf.bfloat16 if is_new else tf.float16
   if loss_scale is None and dtype == tf.bfloat16:
     loss_scale = 1.0
   with tf.device(HOST), tf.name_scope('loss_scale/'):
@@ -70,13 +72,6 @@ def build_precision(kind: str, *, devices: Sequence[str],
     # Read once, so that all factors and divisors of a step are the same.
     value = variable.read_value()
     return Precision(dtype, LossScale(value, 1 / value, variable, good_steps))
-
-
-def choose_half(devices: Sequence[str]) -> DType:
-  """Returns bfloat16 if all devices are GPUs that compute in it, else float16."""
-  capabilities = get_compute_capabilities() if all(map(is_gpu, devices)) else ()
-  is_new = capabilities and min(capabilities) >= _BFLOAT16_SINCE
-  return tf.bfloat16 if is_new else tf.float16
 
 
 def cast_inputs(tensors: Any, dtype: DType) -> Any:

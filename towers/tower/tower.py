@@ -12,8 +12,8 @@ from towers.whole import Whole
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ForwardPass:
-  """The forward pass of a tower; all there is of one that only validates.
+class Tower:
+  """A tower: its forward pass and, if it trains, the gradients of its loss.
 
   Attributes:
     device: where it stands.
@@ -31,6 +31,12 @@ class ForwardPass:
     update_ops: what its model added to UPDATE_OPS.
     penalties: what its model added to REGULARIZATION_LOSSES.
     call_in_scratch: calls its model in a graph of its own, see `scratch_graph.call_in_scratch`.
+    variables: trainable: the tower's own replicas, or those of all towers.
+    gradients: for each of them the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or
+      None.
+    penalty_gradients: of a first tower with penalties, for each variable their gradient, a tensor
+      or None, which is added once for all towers; else empty.
+    recomputed: the activations that the backward pass computes again, `Recomputed`, or None.
   """
   device: str
   scope: str
@@ -44,6 +50,10 @@ class ForwardPass:
   update_ops: List[Any]
   penalties: List[Tensor]
   call_in_scratch: Callable[..., Any]
+  variables: Sequence[Variable] = ()
+  gradients: Sequence[Optional[Gradient]] = ()
+  penalty_gradients: Sequence[Optional[Gradient]] = ()
+  recomputed: Any = None
 
   __repr__ = short_repr
 
@@ -57,21 +67,3 @@ class ForwardPass:
   def num_examples(self) -> Union[int, Tensor]:
     """Its examples, an int or a scalar int32 tensor."""
     return self.batch.num_examples
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Tower(ForwardPass):
-  """A tower that trains: its forward pass, and the gradients of its loss.
-
-  Attributes:
-    variables: trainable: the tower's own replicas, or those of all towers.
-    gradients: for each of them the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or
-      None.
-    penalty_gradients: of a first tower with penalties, for each variable their gradient, a tensor
-      or None, which is added once for all towers; else empty.
-    recomputed: the activations that the backward pass computes again, `Recomputed`, or None.
-  """
-  variables: List[Variable]
-  gradients: List[Optional[Gradient]]
-  penalty_gradients: List[Optional[Gradient]]
-  recomputed: Any

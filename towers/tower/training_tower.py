@@ -1,6 +1,7 @@
 """A tower that trains: the forward pass that the model builds, and its gradients."""
 
 import contextlib
+import dataclasses
 from typing import Sequence, Union
 
 from towers.base.usage_error import UsageError
@@ -48,8 +49,8 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
   check_apart(dict(gradients=gradients), recording.list_ops(),
               index=index, others=store.scopes, batch=forward.batch)
   penalty_gradients = [] if index else differentiate_penalties(forward, trainable, call.precision)
-  return Tower(**vars(forward), variables=trainable, gradients=gradients,
-               penalty_gradients=penalty_gradients, recomputed=recomputed)
+  return dataclasses.replace(forward, variables=trainable, gradients=gradients,
+                             penalty_gradients=penalty_gradients, recomputed=recomputed)
 
 
 def _check_trained(call):

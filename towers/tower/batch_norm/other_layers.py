@@ -24,7 +24,7 @@ from towers.graph.writes import brings_values, find_step_writes
 from towers.tensorflow_v1 import Operation, Tensor, other_norms, tf
 from towers.tower.all_towers import all_sum, is_own, joins_norms
 from towers.tower.batch_norm.join_towers import is_moving_average
-from towers.tower.tower import ForwardPass
+from towers.tower.tower import Tower
 
 # What chooses the branches in which layers are.
 _CHOICES = 'towers/choices_of_norms'
@@ -50,7 +50,7 @@ def joining_norms(tensors: Any, *, scope: str) -> Iterator[None]:
     raise UsageError(norms.refused[0])
 
 
-def check_joined(tower: ForwardPass) -> None:
+def check_joined(tower: Tower) -> None:
   """Refuses moving averages that a tower moves by moments of its own examples, and layers in a
   branch that it may take where another does not."""
   for choice in tf.get_collection(_CHOICES):

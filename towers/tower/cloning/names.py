@@ -12,6 +12,7 @@ name of a tensor outside, the importer would replace both; if two ops had one na
 import re
 from typing import Any, Collection, Dict, Iterable, Set
 
+from towers.graph.walk import walk
 from towers.tensorflow_v1 import Tensor
 
 
@@ -63,11 +64,4 @@ def get_op_name(name: str) -> str:
 
 def reach_back(roots: Iterable[str], nodes: Dict[str, Any], within: Set[str]) -> Set[str]:
   """Returns the names, of those `within`, that the roots are computed from, with the roots."""
-  reached: Set[str] = set()
-  pending = list(roots)
-  while pending:
-    name = pending.pop()
-    if name in within and name not in reached:
-      reached.add(name)
-      pending.extend(map(get_op_name, nodes[name].input))
-  return reached
+  return set(walk(roots, lambda name: map(get_op_name, nodes[name].input), within))

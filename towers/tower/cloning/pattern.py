@@ -80,13 +80,36 @@ class Pattern:
 
   def clone(self, batch: Batch, index: int, device: str) -> Tower:
     """Returns tower `index` on `device`, computing on a batch of the same static shapes."""
-    graph = tf.get_default_graph()
+    graph, pattern, store = tf.get_default_graph(), self._graph, self._store
     # The name is not used up yet: if the clone fails, the model is called and needs the same names.
     scope = graph.unique_name(f'tower_{index}', mark_as_used=False) + '/'
-    replaced = self._replace_inputs(batch, index)
-    self._adapt_nodes(batch, index, device, scope)
-    cloned = dict(self._import_nodes(scope, replaced), **replaced)
+    replaced = {tensor.name: value for tensor, value in zip(_tensors(self.batch), _tensors(batch))}
+    if batch.row_offset is not None and self.batch.row_offset is not None:
+      replaced[self.batch.row_offset.first.name] = batch.row_offset.first
+    replaced.update((name + ':0', variable.handle)
+                    for name, variable in store.replicas.get(index, {}).items())
+
+    seed_nodes(self._random, seed=store.seed, tower=store.first_tower + index)
+    for node, frame in pattern.frames:
+      # No name scope has two slashes in a row, so no frame of another loop has this name.
+      node.attr['frame_name'].s = f'{scope}/{frame}'.encode()
+    for node in pattern.placed:
+      node.device = device
+    for node in pattern.beside_batch:
+      node.device = _tensors(batch)[0].device
+
+    roots = [tensor for tensor in self._roots if tensor.op.name in self._inside]
+    found = import_placed(pattern.definition, name=scope, input_map={
+        inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
+        for inside, name in pattern.names.outside.items()}, return_elements=[
+            *map(pattern.names.get_tensor, roots), *pattern.control_inputs])
+    for op, sources in zip(found[len(roots):], pattern.control_inputs.values()):
+      op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
+    for tensor, clone in zip(roots, found):
+      # Python knows more about shapes than TensorFlow's importer, such as those of loop results.
+      clone.set_shape(tensor.shape)
     graph.unique_name(f'tower_{index}')
+    cloned = {**dict(zip([tensor.name for tensor in roots], found)), **replaced}
 
     def copy(structure):
       return tf.nest.map_structure(
@@ -98,42 +121,7 @@ class Pattern:
         graph.add_to_collection(key, copy(item))
     return dataclasses.replace(
         self._tower, device=device, scope=scope, batch=batch, update_ops=[], penalties=[],
-        variables=self._store.list_trainable(index), penalty_gradients=[], **copy(self._results))
-
-  def _replace_inputs(self, batch, index):
-    """Returns what a clone takes instead of the pattern's batch and variables."""
-    replaced = {tensor.name: value for tensor, value in zip(_tensors(self.batch), _tensors(batch))}
-    if batch.row_offset is not None and self.batch.row_offset is not None:
-      replaced[self.batch.row_offset.first.name] = batch.row_offset.first
-    replicas = self._store.replicas.get(index, {})
-    replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
-    return replaced
-
-  def _adapt_nodes(self, batch, index, device, scope):
-    """Gives the nodes the seeds, the loop frames and the device of a clone."""
-    seed_nodes(self._random, seed=self._store.seed, tower=self._store.first_tower + index)
-    for node, frame in self._graph.frames:
-      # No name scope has two slashes in a row, so no frame of another loop has this name.
-      node.attr['frame_name'].s = f'{scope}/{frame}'.encode()
-    for node in self._graph.placed:
-      node.device = device
-    for node in self._graph.beside_batch:
-      node.device = _tensors(batch)[0].device
-
-  def _import_nodes(self, scope, replaced):
-    """Imports the nodes; returns the clone's tensors by the names of the pattern's roots."""
-    graph, pattern = tf.get_default_graph(), self._graph
-    input_map = {inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
-                 for inside, name in pattern.names.outside.items()}
-    roots = [tensor for tensor in self._roots if tensor.op.name in self._inside]
-    found = import_placed(pattern.definition, input_map=input_map, name=scope, return_elements=[
-        *map(pattern.names.get_tensor, roots), *pattern.control_inputs])
-    for op, sources in zip(found[len(roots):], pattern.control_inputs.values()):
-      op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
-    for tensor, clone in zip(roots, found):
-      # Python knows more about shapes than TensorFlow's importer, such as those of loop results.
-      clone.set_shape(tensor.shape)
-    return dict(zip([tensor.name for tensor in roots], found))
+        variables=store.list_trainable(index), penalty_gradients=[], **copy(self._results))
 
 
 def find_static(batch: Batch) -> Hashable:

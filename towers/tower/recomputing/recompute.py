@@ -20,14 +20,14 @@ import logging
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Union
 
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_needed, list_ops
+from towers.graph.walk import find_needed, list_ops, walk
 from towers.placement.patterns import shorten
 from towers.tensorflow_v1 import Gradient, Operation, Tensor, import_placed, tf
 from towers.tower.recomputing import segments
 from towers.tower.recomputing.activations import Passes
 from towers.tower.recomputing.ends import find_ends
 from towers.tower.recording import Recording
-from towers.tower.tower import ForwardPass
+from towers.tower.tower import Tower
 
 _KEPT = 'kept/'
 
@@ -46,7 +46,7 @@ class Recomputed(NamedTuple):
   num_ops: int
 
 
-def copy_activations(setting: Union[str, int], forward: ForwardPass,
+def copy_activations(setting: Union[str, int], forward: Tower,
                      gradients: Sequence[Optional[Gradient]], *, recording: Recording,
                      num_forward: int, warns: bool) -> Optional[Recomputed]:
   """Makes gradients read copies of a tower's activations; returns None if it makes none.
@@ -122,8 +122,9 @@ class _Copies:
     # The ops of each segment that are copied.
     self._originals: List[Set[Operation]] = [set() for _ in cuts]
     self._replaced = [read for read in passes.reads if self._is_copied(read[2])]
-    for _, _, tensor in self._replaced:
-      self._reach_back(tensor.op)
+    for op in walk([tensor.op for _, _, tensor in self._replaced], lambda op: [
+        tensor.op for tensor in op.inputs if self._is_copied(tensor)]):
+      self._originals[self._find_segment(op)].add(op)
     self.by_original = self._import(scope, recording)
     for op, index, tensor in self._replaced:
       op._update_input(index, self.by_original[tensor.op].outputs[tensor.value_index])
@@ -142,16 +143,6 @@ class _Copies:
     if source is None or source.is_fixed or segments.is_kept(source, self._cuts):
       return False
     return passes.can_copy(tensor)
-
-  def _reach_back(self, op):
-    """Adds an op, and those of its segment that it needs, to those that are copied."""
-    originals = self._originals[self._find_segment(op)]
-    pending = [op]
-    while pending:
-      op = pending.pop()
-      if op not in originals:
-        originals.add(op)
-        pending.extend(tensor.op for tensor in op.inputs if self._is_copied(tensor))
 
   def _import(self, scope, recording) -> Dict[Operation, Operation]:
     """Imports and returns the copies, each on its original's device."""
