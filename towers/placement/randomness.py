@@ -77,21 +77,11 @@ def seed_initial_value(value: Tensor, seed: int, name: str, seeded: Set[Operatio
       # A key that is itself drawn by a random op follows from that op's seed.
       if not find_random_ops(given):
         if given not in constants:
-          constants[given] = _make_constant(op, given, seeds)
+          size = given.shape.num_elements() or len(seeds)
+          with tf.name_scope(None), tf.device(op.device), tf.control_dependencies(None):
+            constants[given] = tf.constant(
+                np.resize(seeds, size), given.dtype, name=op.name + '_seeded')
         op._update_input(port, constants[given])
-
-
-def _make_constant(op, given, seeds):
-  """Returns a constant in place of the tensor `given`, a seed, key or counter of `op`."""
-  size = given.shape.num_elements() or len(seeds)
-  with tf.name_scope(None), tf.device(op.device), tf.control_dependencies(None):
-    return tf.constant(np.resize(seeds, size), given.dtype, name=op.name + '_seeded')
-
-
-def seed_nodes(nodes: Iterable[Any], *, seed: int, tower: int) -> None:
-  """Gives random nodes, named without their tower's scope, the seeds of `tower`."""
-  for node in nodes:
-    node.attr['seed'].i, node.attr['seed2'].i = tower_seeds(seed, tower, node.op, node.name)
 
 
 def tower_seeds(seed: int, tower: int, type_: str, name: str) -> Tuple[int, int]:

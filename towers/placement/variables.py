@@ -230,8 +230,9 @@ def check_reads(variables: Sequence[Variable], ops: Set[Operation], *, fix: str)
 
 
 @contextlib.contextmanager
-def naming_missing(tower: str) -> Iterator[None]:
-  """Makes TensorFlow's error about a variable that tower 0 lacks one that names `tower` and fix."""
+def naming_variables(tower: str) -> Iterator[None]:
+  """Makes errors of a model in `tower` UsageErrors with the fix: TensorFlow's about a variable that
+  tower 0 lacks, and Python's about an assignment to a variable's value."""
   try:
     yield
   except ValueError as error:
@@ -245,13 +246,6 @@ def naming_missing(tower: str) -> Iterator[None]:
         'zero_debias=True name averages after the stand-in of a variable: keep the '
         'average in a variable of tf.get_variable, moved by assign_moving_average with '
         'zero_debias=False; beside a validation tower, use validation_tower=False.') from error
-
-
-@contextlib.contextmanager
-def naming_constants() -> Iterator[None]:
-  """Makes Python's error about an assignment to a variable's value a UsageError with the fix."""
-  try:
-    yield
   except AttributeError as error:
     first: BaseException = error
     while first.__context__ is not None:  # AutoGraph raises an error anew.

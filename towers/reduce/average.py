@@ -27,10 +27,8 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
     towers: all of this worker.
     accumulate: micro-batches of a full step, which has one all-reduce.
     workers: that share the global batch, of which this is one.
-    collective: 'ring', 'nccl' or 'auto', which is nccl where all gradients are on GPUs: the
-      all-reduce between replicas and between workers.
+    collective, wire: as of `towers.Program`.
     fusion_bytes: of gradients that one collective sums.
-    wire: in what gradients cross between workers: 'float32', as they are; 'float16' or 'bfloat16'.
 
   Raises:
     UsageError: a collective or a wire that these devices do not have, gradients that none can sum,

@@ -71,11 +71,10 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,
                                                **half))
       contexts.enter_context(tf.variable_creator_scope(creator))
-      contexts.enter_context(variables.naming_missing(
+      contexts.enter_context(naming_errors(tensors))
+      contexts.enter_context(variables.naming_variables(
           f'Tower {index}' if self.is_training is not False else
           f'Tower {index}, where is_training is False,'))
-      contexts.enter_context(naming_errors(tensors))
-      contexts.enter_context(variables.naming_constants())
       contexts.enter_context(control_flow_v1())
       contexts.enter_context(giving_way(store.devices))
       contexts.enter_context(joining_norms(tensors, scope=scope))

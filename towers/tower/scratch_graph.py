@@ -90,21 +90,18 @@ def opened_scratch(tower: Tower, sizes: Sequence[int]) -> Iterator[Tuple[List[To
   config = tf.ConfigProto(device_count={'GPU': 0})
   config.graph_options.rewrite_options.disable_meta_optimizer = True  # For a few small runs.
   with scratch.graph.as_default(), tf.Session(graph=scratch.graph, config=config) as session:
-    towers = [_build(tower, call, scratch.draws) for call in scratch.calls]
+    towers = []
+    for scope, batch, returned, update_ops in scratch.calls:
+      with tf.name_scope(scope), joining(batch, num_towers=2):
+        sums = sum_returned(returned, batch)
+      needed = find_needed(list_ops([*sums.values.values(), *update_ops]))
+      tie_draws(sorted(needed, key=lambda op: op._id), scratch.draws, tower=0, scope=scope,
+                batch=batch)
+      towers.append(dataclasses.replace(
+          tower, scope=scope, batch=batch, loss=sums.values['loss'], sums=sums.values,
+          global_batch=tower.global_batch._replace(num_examples=batch.num_examples, divisor=1.0),
+          weights=sums.weights, wholes={}, update_ops=update_ops, penalties=[], variables=[],
+          gradients=[], penalty_gradients=[]))
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
                  tf.tables_initializer()])
     yield towers, session
-
-
-def _build(tower, call, draws) -> Tower:
-  """Returns a tower that sums up what a call has returned."""
-  scope, batch, returned, update_ops = call
-  with tf.name_scope(scope), joining(batch, num_towers=2):
-    sums = sum_returned(returned, batch)
-  needed = find_needed(list_ops([*sums.values.values(), *update_ops]))
-  tie_draws(sorted(needed, key=lambda op: op._id), draws, tower=0, scope=scope, batch=batch)
-  return dataclasses.replace(
-      tower, scope=scope, batch=batch, loss=sums.values['loss'], sums=sums.values,
-      global_batch=tower.global_batch._replace(num_examples=batch.num_examples, divisor=1.0),
-      weights=sums.weights, wholes={}, update_ops=update_ops, penalties=[], variables=[],
-      gradients=[], penalty_gradients=[])

@@ -44,20 +44,14 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
 
   Args:
     model: called once per tower but for clones, under `variable_scope` reuse from the second on.
-    batches: for each tower its batch.
-    devices: for each tower its device.
+    batches, devices: for each tower its batch, and its device.
     store: makes the variables.
     is_training: for the model: True, or a scalar bool tensor where the towers also validate.
-    batch_norm: 'first', 'mean' or 'sync', see `batch_norm.join_towers`.
-    accumulate: micro-batches of a full step, each with random numbers of its own; the same as for
-      `average_gradients`.
-    build: 'reuse', 'clone' or 'auto', see `cloner`. The results are the same to the bit.
+    batch_norm, accumulate, build, frozen, recompute: as of `towers.Program`; `accumulate` is a
+      number, the same as for `average_gradients`.
     precision: for towers that compute in half precision, or None. Their gradients are then those
       of the scaled loss, see `unscale_gradients`.
     workers: whose towers batch normalisation joins; these towers are one worker's.
-    frozen: patterns of variables that get no gradients.
-    recompute: 'none', 'auto', a number of segments or names of ops: the activations that the
-      backward pass computes again, see `recompute`. The results are the same to the bit.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose

@@ -6,7 +6,13 @@ from typing import ContextManager, Optional, Sequence, Union
 from towers.base.garbage_collector import uncollected
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
-from towers.graph.writes import check_once, check_replicated, check_updates, find_step_writes
+from towers.graph.writes import (
+  StepWrites,
+  check_once,
+  check_replicated,
+  check_updates,
+  find_step_writes,
+)
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import follow_writes, rounding_alike
@@ -17,10 +23,9 @@ from towers.tower.precision import build_growth
 from towers.update.device_gate import DeviceGate, gates_on_device
 from towers.update.groups import Group
 from towers.update.moving_averages import Averages
-from towers.update.nan_guard import build_is_finite, run_guarded
+from towers.update.nan_guard import build_is_finite, run_if
 from towers.update.optimizer_function import FunctionOptimizer
 from towers.update.slots import SlotCreator, make_slots, noting_made
-from towers.update.summary_tags import tags_empty_unless
 
 
 @uncollected()
@@ -107,7 +112,7 @@ def _build_step(reduced, groups, weight_decay, guard, is_compiled, averages):
     return ends
 
   if is_finite is not None:
-    return run_guarded(is_finite, update, writes)
+    return run_if(is_finite, update, writes)
   for write in writes.late:
     write.wait_for(reduced.loss.op)
   return tf.group(*update(), name='step')
@@ -166,11 +171,8 @@ def _apply_in_turn(group, reduced, indices):
   # Within the guard's branch, which tf.cond would leave.
   turn = get_global_step().read_value() % group.every + 1
   due = tf.reduce_any(tf.equal(turn, [*(group.turns or [group.every])]))
-  others, now = tf.raw_ops.Switch(data=due, pred=due)
-  with tags_empty_unless(due), tf.control_dependencies([tf.identity(now)]):
-    applied = _apply_group(group.optimizer, reduced, indices)
-  with tf.control_dependencies([applied]):
-    return tf.raw_ops.Merge(inputs=[tf.identity(now), others])[0].op
+  return run_if(due, lambda: [_apply_group(group.optimizer, reduced, indices)],
+                StepWrites([], [])).op
 
 
 def _merging_once(optimizer: Optimizer) -> ContextManager[None]:

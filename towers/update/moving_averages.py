@@ -87,7 +87,15 @@ def build_averages(decay: float) -> Averages:
       has a variable by the name of an average.
   """
   weights = {variable.op.name: variable for variable in tf.trainable_variables()}
-  _check_weights(weights)
+  taken = {variable.op.name for variable in tf.global_variables()}
+  for name, weight in weights.items():
+    dtype = weight.dtype.base_dtype
+    if dtype.size < 4:
+      raise UsageError(f'average_weights: {name} is of {dtype.name}, in which small changes of an '
+                       'average are lost: make it of float32, and compute with precision=mixed.')
+    if name_average(name) in taken:
+      raise UsageError(f'average_weights: the model has a variable {name_average(name)} of its '
+                       'own: let one of both average the weights.')
   averages: Dict[str, Variable] = {}
   for name, weight in weights.items():
     with tf.device(weight.device), tf.name_scope(None), tf.init_scope():
@@ -99,18 +107,6 @@ def build_averages(decay: float) -> Averages:
                                  collections=[tf.GraphKeys.LOCAL_VARIABLES])
     exchange_op = _build_exchange(weights, averages, is_exchanged)
   return Averages(decay, averages, weights, exchange_op, is_exchanged)
-
-
-def _check_weights(weights):
-  taken = {variable.op.name for variable in tf.global_variables()}
-  for name, weight in weights.items():
-    dtype = weight.dtype.base_dtype
-    if dtype.size < 4:
-      raise UsageError(f'average_weights: {name} is of {dtype.name}, in which small changes of an '
-                       'average are lost: make it of float32, and compute with precision=mixed.')
-    if name_average(name) in taken:
-      raise UsageError(f'average_weights: the model has a variable {name_average(name)} of its '
-                       'own: let one of both average the weights.')
 
 
 def _build_exchange(weights, averages, is_exchanged):

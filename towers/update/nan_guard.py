@@ -17,7 +17,6 @@ from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import Tensor, tf
 from towers.update.all_finite import build_all_finite
-from towers.update.summary_tags import tags_empty_unless
 
 
 class Diagnosis(NamedTuple):
@@ -66,24 +65,31 @@ def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
                        tf.ones([len(batches), 0], tf.bool), paths)
 
 
-def run_guarded(is_finite: Tensor, update: Callable[[], Sequence[Any]],
-                writes: StepWrites) -> Tensor:
-  """Builds `update` so that it runs only if `is_finite`; returns a scalar bool, whether it did.
+def run_if(is_due: Tensor, update: Callable[[], Sequence[Any]], writes: StepWrites) -> Tensor:
+  """Builds `update` so that it runs only if `is_due`; returns a scalar bool, whether it did.
 
-  `update` returns the ops that end it. Late writes of the graph so far now run only if `is_finite`.
+  `update` returns the ops that end it. Tags that it makes by `tf.summary`, which a run fetches with
+  the step, are empty if it does not run. Late writes of the graph so far now run only if `is_due`.
   Early ones cannot wait for it: if it is false, their variables get their old values back.
   """
   held = _hold(writes.early)
   # The side of a switch that is not taken is dead, and so are all ops that wait for it. tf.cond
   # would add a switch for every gradient, variable and slot: thousands of ops for a deep net.
-  with tf.device(is_finite.device):
-    no, yes = tf.raw_ops.Switch(data=is_finite, pred=is_finite)
+  with tf.device(is_due.device):
+    no, yes = tf.raw_ops.Switch(data=is_due, pred=is_due)
     gate = tf.identity(yes, name='gate')
   for write in writes.late:
     write.wait_for(gate.op)
-  with tags_empty_unless(is_finite), tf.control_dependencies([gate]):
+  tags = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
+  num_before = len(tags)
+  with tf.control_dependencies([gate]):
     ends = update()
-  with tf.device(is_finite.device):
+  for index in range(num_before, len(tags)):
+    if tags[index].graph.is_fetchable(tags[index]):
+      with tf.device(HOST):
+        empty, _ = tf.raw_ops.Switch(data=tf.constant(''), pred=is_due)
+        tags[index] = tf.raw_ops.Merge(inputs=[tags[index], empty])[0]
+  with tf.device(is_due.device):
     with tf.control_dependencies(ends):
       done = tf.identity(gate)
     if held:

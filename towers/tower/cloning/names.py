@@ -40,11 +40,9 @@ class Names:
 
   def get_input(self, name: str) -> str:
     """Returns the pattern's name of a node's input: 'op', 'op:1' or '^op'."""
-    if name.startswith('^') and name[1:] in self._ops:
-      return '^' + self._ops[name[1:]]
     op_name = get_op_name(name)
     if op_name in self._ops:
-      return self._ops[op_name] + name[len(op_name):]
+      return name.replace(op_name, self._ops[op_name], 1)
     tensor_name = name if ':' in name else name + ':0'
     inside = self._prefix + tensor_name
     self.outside[inside] = tensor_name
@@ -52,9 +50,7 @@ class Names:
 
   def get_tensor(self, tensor: Tensor) -> str:
     """Returns the pattern's name, with its port, of a tensor of the tower."""
-    op_name, port = tensor.name.rsplit(':', 1)
-    name = self.get_input(op_name if port == '0' else tensor.name)
-    return name if ':' in name else name + ':0'
+    return f'{self._ops[tensor.op.name]}:{tensor.value_index}'
 
 
 def get_op_name(name: str) -> str:

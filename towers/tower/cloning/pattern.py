@@ -18,7 +18,7 @@ import dataclasses
 from typing import Any, Dict, Hashable, Iterable, List
 
 from towers.input.batch import Batch
-from towers.placement.randomness import is_random, seed_nodes
+from towers.placement.randomness import is_random, tower_seeds
 from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import import_placed, tf
 from towers.tower.cloning.check import check_scope, check_state
@@ -64,19 +64,15 @@ class Pattern:
                 batch={tensor.op.name for tensor in _tensors(self.batch)})
     check_state(self._inside, nodes)
     replicated = {name for replicas in store.replicas.values() for name in replicas}
-    self._inside -= {name for name in self._inside
-                     if self._is_shared_read(nodes[name], recording, replicated)}
+    # Reads of shared variables on their devices are for all towers.
+    own_handles = replicated | self._inside
+    self._inside -= {
+        name for name in self._inside - recording.on_device if nodes[name].op == 'ReadVariableOp'
+        and own_handles.isdisjoint(map(get_op_name, nodes[name].input))}
     self._graph = PatternGraph([node for node in graph_def.node if node.name in self._inside],
                                tower.scope, self.batch, graph_def,
                                on_device=recording.on_device, replicated=replicated)
     self._random = list(filter(is_random, self._graph.definition.node))
-
-  def _is_shared_read(self, node, recording, replicated):
-    """Returns whether a node reads a shared variable on its device, for all towers."""
-    if node.op != 'ReadVariableOp' or node.name in recording.on_device:
-      return False
-    return not any(name in self._inside or name in replicated
-                   for name in map(get_op_name, node.input))
 
   def clone(self, batch: Batch, index: int, device: str) -> Tower:
     """Returns tower `index` on `device`, computing on a batch of the same static shapes."""
@@ -89,7 +85,9 @@ class Pattern:
     replaced.update((name + ':0', variable.handle)
                     for name, variable in store.replicas.get(index, {}).items())
 
-    seed_nodes(self._random, seed=store.seed, tower=store.first_tower + index)
+    for node in self._random:
+      node.attr['seed'].i, node.attr['seed2'].i = tower_seeds(
+          store.seed, store.first_tower + index, node.op, node.name)
     for node, frame in pattern.frames:
       # No name scope has two slashes in a row, so no frame of another loop has this name.
       node.attr['frame_name'].s = f'{scope}/{frame}'.encode()

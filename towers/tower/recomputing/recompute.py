@@ -51,11 +51,8 @@ def copy_activations(setting: Union[str, int], forward: Tower,
                      num_forward: int, warns: bool) -> Optional[Recomputed]:
   """Makes gradients read copies of a tower's activations; returns None if it makes none.
 
-  Args:
-    setting: see `parse_recompute`.
-    forward, gradients, recording: of the tower.
-    num_forward: the number of its ops before the gradients.
-    warns: whether to say if there is nothing to gain.
+  The tower has `num_forward` ops before its gradients. If it `warns`, it says where nothing is to
+  be gained. For the setting see `parse_recompute`.
 
   Raises:
     UsageError: more segments than activations, or a name of no op.
