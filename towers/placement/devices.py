@@ -11,7 +11,7 @@ from towers.base.cores import count_cores, count_cores_of_each
 from towers.base.usage_error import UsageError, check_choice
 from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
 from towers.placement.workers import ALONE, Workers
-from towers.placement.xla import switch_on_by_default
+from towers.placement.xla import compiles_by_default
 from towers.tensorflow_v1 import (
   SPINNING_HINDERS,
   compiles_on_cpus,
@@ -168,7 +168,8 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
     devices.memory.write(config.gpu_options)
     # Batches are copied to GPUs from memory that need not be pinned first.
     config.gpu_options.force_gpu_compatible = True
-    switch_on_by_default(config, devices.kind, precision)
+    if compiles_by_default(devices.kind, precision):
+      config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
   else:
     # With it on CPUs the process ends, even if no op asks for it.
     config.experimental.collective_nccl = False

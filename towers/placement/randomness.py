@@ -125,22 +125,19 @@ def find_draws(ops: Iterable[Operation]) -> List[Operation]:
 
 def find_drawn(value: Tensor) -> Optional[Operation]:
   """Returns the op of a model whose random numbers, and those of no other op, make up a value."""
-  pending, seen, drawn = [value], set(), None
-  while pending:
-    tensor = pending.pop()
-    op = tensor.op
-    if op in seen or tensor.dtype.is_integer or op.type == 'Const':
-      continue
-    seen.add(op)
-    if _STATELESS.match(op.type) or is_random(op):
-      drawn = op
-    elif not op.inputs:
-      return None
-    else:
-      pending += op.inputs
-  if drawn is None or '_stateless/' not in drawn.name:
-    return drawn
-  return drawn.graph.get_operation_by_name(drawn.name.split('_stateless/')[0])  # Whose twin it is.
+  def is_drawn(op):
+    return is_stateless(op) or is_random(op)
+
+  def follow(op):
+    return [] if is_drawn(op) else [tensor.op for tensor in op.inputs if not (
+        tensor.dtype.is_integer or tensor.op.type == 'Const')]
+
+  ops = list(walk([] if value.dtype.is_integer else [value.op], follow))
+  drawn = list(filter(is_drawn, ops))
+  if not drawn or any(not (op.inputs or op in drawn) for op in ops):
+    return None
+  # That whose twin it is.
+  return drawn[-1].graph.get_operation_by_name(drawn[-1].name.split('_stateless/')[0])
 
 
 def _find_seed_inputs(op):

@@ -2,9 +2,8 @@
 
 import os
 import re
-from typing import Any
 
-from towers.tensorflow_v1 import compiles_on_cpus, tf
+from towers.tensorflow_v1 import compiles_on_cpus
 
 
 def compiles(kind: str, precision: str) -> bool:
@@ -24,8 +23,3 @@ def compiles_by_default(kind: str, precision: str) -> bool:
   return (kind == 'GPU' and precision == 'mixed' and 'tf_xla_auto_jit' not in flags
           and 'tf_xla_clustering_fuel=0' not in flags)
 
-
-def switch_on_by_default(config: Any, kind: str, precision: str) -> None:
-  """Lets a session of a `tf.ConfigProto` compile where it does so by default."""
-  if compiles_by_default(kind, precision):
-    config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
