@@ -48,7 +48,13 @@ def keep_set_values() -> Iterator[None]:
         'set before the towers were built (weights=…, load_weights, set_weights), in a session of '
         'its own, whose values the towers would never see: make and load the Keras model in the '
         'function of KerasModel, or in the first call of the model function.')
-  _start_from(values)
+  for variable, value in values.items():
+    with tf.name_scope(None), tf.control_dependencies(None), tf.device(HOST):
+      loaded = tf.py_func(lambda value=value: value, [], variable.dtype.base_dtype,
+                          name=f'set_values/{variable.op.name}')
+    loaded.set_shape(variable.shape)
+    variable.initializer._update_input(1, loaded)
+    variable._initial_value = loaded
 
 
 class LazySession:
@@ -116,13 +122,3 @@ def _find_set_values(session) -> Dict[Variable, Any]:
       found.append(variable)
   with tf.name_scope(None), tf.name_scope('set_values'):
     return dict(zip(found, session.run(found)))
-
-
-def _start_from(values: Dict[Variable, Any]) -> None:
-  for variable, value in values.items():
-    with tf.name_scope(None), tf.control_dependencies(None), tf.device(HOST):
-      loaded = tf.py_func(lambda value=value: value, [], variable.dtype.base_dtype,
-                          name=f'set_values/{variable.op.name}')
-    loaded.set_shape(variable.shape)
-    variable.initializer._update_input(1, loaded)
-    variable._initial_value = loaded

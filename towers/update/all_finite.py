@@ -14,13 +14,11 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 from towers.graph.ordered_sum import add_all
 from towers.placement.host import HOST, is_gpu
-from towers.placement.packing import pack
+from towers.placement.packing import pack, unpack
 from towers.tensorflow_v1 import DType, Tensor, tf
 
 # Copying a larger tensor takes longer than the ops that it saves.
 _LARGEST_PACKED_BYTES = 16000000
-# Of fewer, TensorFlow joins each by a copy of its own on a GPU.
-_FEWEST_PACKED = 16
 
 
 class Unit(NamedTuple):
@@ -30,18 +28,13 @@ class Unit(NamedTuple):
 
   def split(self, tensor: Tensor) -> Dict[str, Tensor]:
     """Returns by name what stands for each part in `tensor`, which stands for the unit's."""
-    if len(self.parts) == 1:
-      return {self.parts[0].name: tensor}
-    found = [_find_part(part) for part in self.parts]
-    whole = found[0].op
-    if whole.type == 'SplitV' and whole.inputs[0] is self.tensor:
+    whole = _find_part(self.parts[0]).op
+    if whole.type != 'SplitV' or whole.inputs[0] is not self.tensor:
+      pieces = unpack(tensor, [part.shape for part in self.parts])
+    else:
       pieces = tf.raw_ops.SplitV(value=tensor, size_splits=whole.inputs[1], axis=whole.inputs[2],
                                  num_split=len(whole.outputs))
-    else:
-      sizes = [part.shape.num_elements() for part in self.parts]
-      padding = tensor.shape.num_elements() - sum(sizes)
-      pieces = tf.split(tensor, sizes + [padding] if padding else sizes)
-    return {part.name: piece if piece.shape.ndims and piece.shape.as_list() == part.shape.as_list()
+    return {part.name: piece if piece.shape.is_fully_defined() and piece.shape == part.shape
             else tf.reshape(piece, part.shape) for part, piece in zip(self.parts, pieces)}
 
 
@@ -62,23 +55,13 @@ def find_units(tensors: Sequence[Tensor], is_compiled: bool) -> List[Unit]:
       small.setdefault(tensor.dtype, []).append(tensor)
     else:
       units.append(Unit(tensor, [tensor]))
-  return units + [_pack(alike) for alike in small.values()]
+  return units + [Unit(pack(alike), alike) for alike in small.values()]
 
 
 def _find_part(tensor):
   """Returns the part of a split tensor that a tensor is, or was before it got its shape."""
   source = tensor.op.inputs[0] if tensor.op.type == 'Reshape' else tensor
   return source if source.op.type == 'SplitV' and source.device == tensor.device else tensor
-
-
-def _pack(tensors):
-  """Returns a unit of tensors, of which the smallest may follow some times more."""
-  if len(tensors) == 1:
-    return Unit(tensors[0], tensors)
-  flat = tf.constant([-1])
-  vectors = [tensor if tensor.shape.ndims == 1 else tf.reshape(tensor, flat) for tensor in tensors]
-  least = min(vectors, key=lambda vector: vector.shape.num_elements())
-  return Unit(pack(vectors + [least] * (_FEWEST_PACKED - len(vectors))), list(tensors))
 
 
 def sum_units(units: Sequence[Unit]) -> Dict[DType, Tensor]:
