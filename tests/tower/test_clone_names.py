@@ -1,14 +1,10 @@
 """A clone is the tower that the model would build, whatever things are called."""
 
-import re
-
 import pytest
 
 from tests.harness import small
 from tests.tower.test_clone import assert_same_values, compute
-from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
-from towers.tower.cloning.names import Names
 
 # Makers of something before the towers, by name; a scalar that the model may read.
 OUTSIDE = {
@@ -51,6 +47,7 @@ COLLISIONS = {
     'an op outside, an op inside': (
         [('logical_not', 'LogicalNot')],
         [('not', 'LogicalNot_1'), ('not', 'LogicalNot'), ('outer', 'x')], 'host'),
+    'a name that no scope begins with': ([], [('tanh', '_x')], 'host'),
     'a variable and an op': ([], [('dense', 'hidden'), ('tanh', 'hidden/x')], 'host'),
     'a variable and an op, replicated': (
         [], [('dense', 'hidden'), ('tanh', 'hidden/x')], 'replicated'),
@@ -90,25 +87,5 @@ def build(tower_build, outside, layers, variables):
 def test_names_that_collide(case):
   cloned, built = [build(tower_build, *COLLISIONS[case]) for tower_build in ('clone', 'reuse')]
   assert_same_values(cloned, built)
-  # Gradients hold the scope twice, those of a clone once.
-  names = {re.sub('(?<=/)tower_[0-9]+/', '', name) for name in built.names}
-  for name in cloned.names if case != 'a scope called as a tower' else ():
-    assert re.sub('(?<=/)tower_[0-9]+/', '', name) in names
-
-
-def test_a_name_that_tensorflow_does_not_import_is_refused():
-  with pytest.raises(UsageError, match='tower_build=clone: .*_x.*Build with tower_build=reuse'):
-    build('clone', [], [('tanh', '_x')], 'host')
-
-
-def test_no_two_nodes_share_a_name_and_none_has_that_of_a_tensor_outside():
-  short = ['x', 'outside/x', 'outside_/x', 'gradients/x_grad/y', 'gradients/tower_0/x_grad/y',
-           'gradients_2/tower_0/z']
-  names = Names(['tower_0/' + name for name in short], 'tower_0/')
-  assert [names.get_op('tower_0/' + name) for name in short] == short[:-1] + ['gradients_2/z']
-  assert names.get_input('x') == 'outside__/x:0'
-  assert names.get_input('x:1') == 'outside__/x:1'
-  assert names.outside == {'outside__/x:0': 'x:0', 'outside__/x:1': 'x:1'}
-
-  inputs = ['tower_0/x', 'tower_0/x:1', '^tower_0/x']
-  assert list(map(names.get_input, inputs)) == ['x', 'x:1', '^x']
+  if case not in ('a scope called as a tower', 'gradients in the forward pass'):
+    assert set(cloned.names) <= set(built.names)

@@ -9,13 +9,22 @@ import itertools
 from typing import Any, Collection, Dict, Iterable, Set
 
 from towers.base.usage_error import UsageError
-from towers.graph.walk import walk_called
+from towers.graph.walk import walk, walk_called
 from towers.tensorflow_v1 import tf
-from towers.tower.cloning.names import get_op_name, reach_back
 
 # Their state lasts no longer than a step, in which a clone fills its own.
 _WITHIN_A_STEP = {'TensorArray', 'TensorArrayV2', 'TensorArrayV3', 'Stack', 'StackV2'}
 _CALLS_PYTHON = {'PyFunc', 'EagerPyFunc'}
+
+
+def get_op_name(name: str) -> str:
+  """Returns the op's name from a node's input: 'op', 'op:1' or '^op'."""
+  return name.lstrip('^').split(':')[0]
+
+
+def reach_back(roots: Iterable[str], nodes: Dict[str, Any], within: Set[str]) -> Set[str]:
+  """Returns the names, of those `within`, that the roots are computed from, with the roots."""
+  return set(walk(roots, lambda name: map(get_op_name, nodes[name].input), within))
 
 
 def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any], made: Set[str],

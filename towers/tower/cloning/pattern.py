@@ -15,15 +15,14 @@ device, and the value sent to all.
 """
 
 import dataclasses
-from typing import Any, Dict, Hashable, Iterable, List
+import re
+from typing import Any, Dict, Hashable, Iterable, List, Sequence, Set
 
 from towers.input.batch import Batch
 from towers.placement.randomness import is_random, tower_seeds
 from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import import_placed, tf
-from towers.tower.cloning.check import check_scope, check_state
-from towers.tower.cloning.names import get_op_name, reach_back
-from towers.tower.cloning.pattern_graph import PatternGraph
+from towers.tower.cloning.check import check_scope, check_state, get_op_name, reach_back
 from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
@@ -35,7 +34,7 @@ _RESULTS = ('loss', 'sums', 'weights', 'wholes', 'gradients')
 
 
 class Pattern:
-  """The GraphDef of a built tower, which computes on `batch`, in a form to import as others."""
+  """The nodes of a built tower, which computes on `batch`, to import as others."""
 
   def __init__(self, tower: Tower, recording: Recording, *, store: VariableStore,
                left_out: Iterable[str] = ()):
@@ -47,7 +46,6 @@ class Pattern:
       UsageError: the tower cannot be cloned, see `check`.
     """
     self._tower, self.batch, self._store = tower, tower.batch, store
-    graph = tf.get_default_graph()
     made = {op.name for op in recording.list_ops()}
     own = {name for name in made if name.startswith(tower.scope)}
     self._collected = _find_collected(recording, own, left_out)
@@ -57,51 +55,43 @@ class Pattern:
                    if tf.is_tensor(value)]
     roots = [tensor.op.name for tensor in self._roots]
 
-    graph_def = graph.as_graph_def()
+    graph_def = tf.get_default_graph().as_graph_def()
     nodes = {node.name: node for node in graph_def.node}
-    self._inside = reach_back(roots, nodes, own)
-    check_scope(roots, self._inside, nodes=nodes, made=made,
+    inside = reach_back(roots, nodes, own)
+    check_scope(roots, inside, nodes=nodes, made=made,
                 batch={tensor.op.name for tensor in _tensors(self.batch)})
-    check_state(self._inside, nodes)
+    check_state(inside, nodes)
     replicated = {name for replicas in store.replicas.values() for name in replicas}
     # Reads of shared variables on their devices are for all towers.
-    own_handles = replicated | self._inside
-    self._inside -= {
-        name for name in self._inside - recording.on_device if nodes[name].op == 'ReadVariableOp'
-        and own_handles.isdisjoint(map(get_op_name, nodes[name].input))}
-    self._graph = PatternGraph([node for node in graph_def.node if node.name in self._inside],
-                               tower.scope, self.batch, graph_def,
-                               on_device=recording.on_device, replicated=replicated)
-    self._random = list(filter(is_random, self._graph.definition.node))
+    own_handles = replicated | inside
+    inside -= {name for name in inside - recording.on_device if nodes[name].op == 'ReadVariableOp'
+               and own_handles.isdisjoint(map(get_op_name, nodes[name].input))}
+    self._versions = graph_def.versions
+    self._nodes = [node for node in graph_def.node if node.name in inside]
+    self._outside = {get_op_name(name) for node in self._nodes for name in node.input} - inside
+    self._placed = _find_placed(self._nodes, recording.on_device, replicated)
 
   def clone(self, batch: Batch, index: int, device: str) -> Tower:
     """Returns tower `index` on `device`, computing on a batch of the same static shapes."""
-    graph, pattern, store = tf.get_default_graph(), self._graph, self._store
+    graph, store = tf.get_default_graph(), self._store
     # The name is not used up yet: if the clone fails, the model is called and needs the same names.
     scope = graph.unique_name(f'tower_{index}', mark_as_used=False) + '/'
+    # TensorFlow replaces each input of a name that is in its map, also that of an op of the clone.
+    while any(name.startswith(scope) for name in self._outside):
+      scope = f'{scope[:-1]}_/'
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self.batch), _tensors(batch))}
     if batch.row_offset is not None and self.batch.row_offset is not None:
       replaced[self.batch.row_offset.first.name] = batch.row_offset.first
     replaced.update((name + ':0', variable.handle)
                     for name, variable in store.replicas.get(index, {}).items())
 
-    for node in self._random:
-      node.attr['seed'].i, node.attr['seed2'].i = tower_seeds(
-          store.seed, store.first_tower + index, node.op, node.name)
-    for node, frame in pattern.frames:
-      # No name scope has two slashes in a row, so no frame of another loop has this name.
-      node.attr['frame_name'].s = f'{scope}/{frame}'.encode()
-    for node in pattern.placed:
-      node.device = device
-    for node in pattern.beside_batch:
-      node.device = _tensors(batch)[0].device
-
-    roots = [tensor for tensor in self._roots if tensor.op.name in self._inside]
-    found = import_placed(pattern.definition, name=scope, input_map={
-        inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
-        for inside, name in pattern.names.outside.items()}, return_elements=[
-            *map(pattern.names.get_tensor, roots), *pattern.control_inputs])
-    for op, sources in zip(found[len(roots):], pattern.control_inputs.values()):
+    definition, names, outside, awaited = self._copy_nodes(scope, batch, index, device)
+    input_map = {name: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
+                 for name in outside}
+    roots = [tensor for tensor in self._roots if tensor.op.name in names]
+    found = import_placed(definition, name='', input_map=input_map, return_elements=[
+        *(f'{names[tensor.op.name]}:{tensor.value_index}' for tensor in roots), *awaited])
+    for op, sources in zip(found[len(roots):], awaited.values()):
       op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
     for tensor, clone in zip(roots, found):
       # Python knows more about shapes than TensorFlow's importer, such as those of loop results.
@@ -120,6 +110,51 @@ class Pattern:
     return dataclasses.replace(
         self._tower, device=device, scope=scope, batch=batch, update_ops=[], penalties=[],
         variables=store.list_trainable(index), penalty_gradients=[], **copy(self._results))
+
+  def _copy_nodes(self, scope, batch, index, device):
+    """Returns the GraphDef of a clone; its ops' names by those of the pattern, the names of the
+    tensors that it takes from outside, and by its names those of the ops that it waits for there.
+    """
+    # The name of a gradient has the scope twice.
+    own = self._tower.scope
+    twice = re.compile('^(gradients(?:_[0-9]+)?/)' + re.escape(own))
+    names = {node.name: scope + twice.sub(rf'\g<1>{scope}', node.name[len(own):])
+             for node in self._nodes}
+    definition = tf.GraphDef(versions=self._versions)
+    outside: Set[str] = set()
+    awaited: Dict[str, List[str]] = {}
+    # A TensorArray is unpacked beside the batch that fills it.
+    of_batch = {group[len(b'loc:@'):].decode() for tensor in _tensors(self.batch)
+                for group in tensor.op.colocation_groups()}
+    for original in self._nodes:
+      node, partners = definition.node.add(), _get_partners(original)
+      node.CopyFrom(original)
+      node.name = names[original.name]
+      del node.input[:]
+      for name in original.input:
+        op_name = get_op_name(name)
+        if op_name in names:
+          node.input.append(name.replace(op_name, names[op_name], 1))
+        elif name.startswith('^'):
+          awaited.setdefault(node.name, []).append(op_name)
+        else:
+          node.input.append(name if ':' in name else name + ':0')
+          outside.add(node.input[-1])
+      node.attr.pop('_class', None)
+      kept = [f'loc:@{names[name]}'.encode() for name in partners if name in names]
+      if kept:
+        node.attr['_class'].list.s.extend(kept)
+      if not of_batch.isdisjoint(partners):
+        node.device = _tensors(batch)[0].device
+      elif original.name in self._placed:
+        node.device = device
+      if 'frame_name' in node.attr:
+        # No name scope has two slashes in a row, so no frame of another loop has this name.
+        node.attr['frame_name'].s = scope.encode() + b'/' + node.attr['frame_name'].s
+      if is_random(node):
+        node.attr['seed'].i, node.attr['seed2'].i = tower_seeds(
+            self._store.seed, self._store.first_tower + index, node.op, node.name[len(scope):])
+    return definition, names, outside, awaited
 
 
 def find_static(batch: Batch) -> Hashable:
@@ -143,3 +178,35 @@ def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
     if items and key not in left_out:
       collected[key] = items
   return collected
+
+
+def _find_placed(nodes: Sequence[Any], on_device: Set[str], replicated: Set[str]) -> Set[str]:
+  """Returns the names of the nodes, given in the graph's order, that go on a clone's device.
+
+  These are the ops that the model has not placed, ops on a variable of which the clone has a
+  replica, also through the Enter op of a loop or the Switch of a branch, and ops colocated with
+  either.
+  """
+  # A loop's Enter op comes after the ops inside that read it.
+  entrances = {node.name: get_op_name(node.input[0]) for node in nodes if node.input and
+               'T' in node.attr and node.attr['T'].type == tf.resource.as_datatype_enum}
+
+  def is_replicated(name):
+    while name in entrances:
+      name = entrances[name]
+    return name in replicated
+
+  placed = set(on_device)
+  for node in nodes:
+    partners = _get_partners(node)
+    touches_replica = any(map(is_replicated, [*map(get_op_name, node.input), *partners]))
+    if touches_replica or not placed.isdisjoint(partners):
+      placed.add(node.name)
+  return placed
+
+
+def _get_partners(node) -> List[str]:
+  """Returns the names of the ops that a node is colocated with."""
+  if '_class' not in node.attr:
+    return []
+  return [name[len(b'loc:@'):].decode() for name in node.attr['_class'].list.s]
