@@ -18,11 +18,12 @@ import dataclasses
 import re
 from typing import Any, Dict, Hashable, Iterable, List, Sequence, Set
 
+from towers.graph.walk import find_needed, list_sources
 from towers.input.batch import Batch
 from towers.placement.randomness import is_random, tower_seeds
 from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import import_placed, tf
-from towers.tower.cloning.check import check_scope, check_state, get_op_name, reach_back
+from towers.tower.cloning.check import check_scope, check_state
 from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
@@ -46,29 +47,27 @@ class Pattern:
       UsageError: the tower cannot be cloned, see `check`.
     """
     self._tower, self.batch, self._store = tower, tower.batch, store
-    made = {op.name for op in recording.list_ops()}
-    own = {name for name in made if name.startswith(tower.scope)}
+    made = set(recording.list_ops())
+    own = {op for op in made if op.name.startswith(tower.scope)}
     self._collected = _find_collected(recording, own, left_out)
     self._results = {name: getattr(tower, name) for name in _RESULTS}
     self._roots = [value for value in tf.nest.flatten(
         [self._results, list(self._collected.values())], expand_composites=True)
                    if tf.is_tensor(value)]
-    roots = [tensor.op.name for tensor in self._roots]
+    roots = {tensor.op for tensor in self._roots}
 
-    graph_def = tf.get_default_graph().as_graph_def()
-    nodes = {node.name: node for node in graph_def.node}
-    inside = reach_back(roots, nodes, own)
-    check_scope(roots, inside, nodes=nodes, made=made,
-                batch={tensor.op.name for tensor in _tensors(self.batch)})
-    check_state(inside, nodes)
+    inside = find_needed(roots, within=own)
+    check_scope(roots, inside, made=made, batch={tensor.op for tensor in _tensors(self.batch)})
     replicated = {name for replicas in store.replicas.values() for name in replicas}
     # Reads of shared variables on their devices are for all towers.
-    own_handles = replicated | inside
-    inside -= {name for name in inside - recording.on_device if nodes[name].op == 'ReadVariableOp'
-               and own_handles.isdisjoint(map(get_op_name, nodes[name].input))}
-    self._versions = graph_def.versions
-    self._nodes = [node for node in graph_def.node if node.name in inside]
-    self._outside = {get_op_name(name) for node in self._nodes for name in node.input} - inside
+    shared = {op for op in inside
+              if op.type == 'ReadVariableOp' and op.name not in recording.on_device
+              and not any(source in inside or source.name in replicated
+                          for source in list_sources(op))}
+    ops = sorted(inside - shared, key=lambda op: op._id)
+    self._nodes = [op.node_def for op in ops]
+    check_state(ops, self._nodes)
+    self._outside = {source.name for op in ops for source in list_sources(op)}
     self._placed = _find_placed(self._nodes, recording.on_device, replicated)
 
   def clone(self, batch: Batch, index: int, device: str) -> Tower:
@@ -120,7 +119,7 @@ class Pattern:
     twice = re.compile('^(gradients(?:_[0-9]+)?/)' + re.escape(own))
     names = {node.name: scope + twice.sub(rf'\g<1>{scope}', node.name[len(own):])
              for node in self._nodes}
-    definition = tf.GraphDef(versions=self._versions)
+    definition = tf.GraphDef(versions=tf.get_default_graph().graph_def_versions)
     outside: Set[str] = set()
     awaited: Dict[str, List[str]] = {}
     # A TensorArray is unpacked beside the batch that fills it.
@@ -132,7 +131,7 @@ class Pattern:
       node.name = names[original.name]
       del node.input[:]
       for name in original.input:
-        op_name = get_op_name(name)
+        op_name = _get_op_name(name)
         if op_name in names:
           node.input.append(name.replace(op_name, names[op_name], 1))
         elif name.startswith('^'):
@@ -174,7 +173,7 @@ def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
   collected: Dict[str, List[Any]] = {}
   for key in graph.get_all_collection_keys():
     items = [item for item in graph.get_collection_ref(key)[recording.sizes.get(key, 0):]
-             if isinstance(item, (tf.Tensor, tf.IndexedSlices)) and item.op.name in own]
+             if isinstance(item, (tf.Tensor, tf.IndexedSlices)) and item.op in own]
     if items and key not in left_out:
       collected[key] = items
   return collected
@@ -188,7 +187,7 @@ def _find_placed(nodes: Sequence[Any], on_device: Set[str], replicated: Set[str]
   either.
   """
   # A loop's Enter op comes after the ops inside that read it.
-  entrances = {node.name: get_op_name(node.input[0]) for node in nodes if node.input and
+  entrances = {node.name: _get_op_name(node.input[0]) for node in nodes if node.input and
                'T' in node.attr and node.attr['T'].type == tf.resource.as_datatype_enum}
 
   def is_replicated(name):
@@ -199,10 +198,15 @@ def _find_placed(nodes: Sequence[Any], on_device: Set[str], replicated: Set[str]
   placed = set(on_device)
   for node in nodes:
     partners = _get_partners(node)
-    touches_replica = any(map(is_replicated, [*map(get_op_name, node.input), *partners]))
+    touches_replica = any(map(is_replicated, [*map(_get_op_name, node.input), *partners]))
     if touches_replica or not placed.isdisjoint(partners):
       placed.add(node.name)
   return placed
+
+
+def _get_op_name(name) -> str:
+  """Returns the op's name from a node's input: 'op', 'op:1' or '^op'."""
+  return name.lstrip('^').split(':')[0]
 
 
 def _get_partners(node) -> List[str]:
