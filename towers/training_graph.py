@@ -274,7 +274,8 @@ class TrainingGraph:
       self.averages = build_averages(given.average_weights)
     self.train_op = build_train_op(
         self.gradients, optimizer=self._groups, weight_decay=given.weight_decay,
-        is_compiled=compiles(self.devices.kind, given.precision), averages=self.averages)
+        is_compiled=compiles(self.devices.kind, given.precision), averages=self.averages,
+        seed=given.seed)
     self.input_wait = build_input_wait(self.feed, self.batches, after=self.train_op)
     add_op = self.gradients.add_op
     self.add_wait = None

@@ -1,5 +1,6 @@
 """A function of gradients and variables updates as an optimizer that does the same."""
 
+import numpy as np
 import pytest
 
 import towers
@@ -130,6 +131,44 @@ def test_a_norm_of_ones_own_is_one_towers_whatever_a_table_is(settings, optimize
                                       num_towers=1)
   assert losses == pytest.approx(expected_losses, rel=1e-5)
   small.assert_same_weights(variables, expected)
+
+
+def shake(gradient):
+  return gradient + 0.1 * tf.random.normal(tf.shape(gradient))
+
+
+def noisy(grads_and_vars, global_step):
+  return tf.train.MomentumOptimizer(0.1, 0.9).apply_gradients(
+      [(shake(gradient), variable) for gradient, variable in grads_and_vars])
+
+
+class Noisy(tf.train.MomentumOptimizer):
+  """Adds noise to gradients, by `shake`, where one variable after the other is updated."""
+
+  def _resource_apply_dense(self, grad, var):
+    return super()._resource_apply_dense(shake(grad), var)
+
+
+NOISES = {
+    'function': dict(optimizer=noisy),
+    'class': dict(optimizer=lambda rate: Noisy(rate, 0.9), learning_rate=0.1),
+    'rate': dict(optimizer=lambda rate: Noisy(rate, 0.9), learning_rate=lambda plan: (
+        0.2 * tf.random.uniform([], 0.5)))}
+
+
+@pytest.mark.parametrize('noise', NOISES)
+@pytest.mark.parametrize('settings', small.nightly_but(SETTINGS[2:3], SETTINGS),
+                         ids=lambda settings: '-'.join(settings))
+def test_what_an_update_draws_follows_from_seed_and_step(settings, noise, tmp_path):
+  losses, _, variables = read(str(tmp_path), **NOISES[noise], **settings)
+  program = small.program(validation=None, num_towers=1, **NOISES[noise])
+  with program.session() as session:
+    assert losses == pytest.approx([session.train() for _ in range(5)], rel=1e-5)
+    small.assert_same_weights(variables, {
+        name: value for name, value in small.read_variables(program, session).items()
+        if name in variables})
+  plain, _, _ = read(str(tmp_path / 'plain'), optimizer=tf.train.MomentumOptimizer(0.1, 0.9))
+  assert np.abs(np.subtract(losses, plain))[1:].min() > 1e-4
 
 
 def test_groups_may_have_functions():

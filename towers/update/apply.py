@@ -24,6 +24,7 @@ from towers.update.device_gate import DeviceGate, gates_on_device
 from towers.update.groups import Group
 from towers.update.moving_averages import Averages
 from towers.update.nan_guard import build_is_finite, run_if
+from towers.update.noise import tie_noise
 from towers.update.optimizer_function import FunctionOptimizer
 from towers.update.slots import SlotCreator, make_slots, noting_made
 
@@ -31,7 +32,8 @@ from towers.update.slots import SlotCreator, make_slots, noting_made
 @uncollected()
 def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Sequence[Group]],
                    weight_decay: float = 0.0, guard: bool = True, is_compiled: bool = False,
-                   averages: Optional[Averages] = None) -> Union[Operation, Tensor]:
+                   averages: Optional[Averages] = None,
+                   seed: int = 0) -> Union[Operation, Tensor]:
   """Returns what to run to update all weights, and both counters, once.
 
   Args:
@@ -43,6 +45,7 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
       the result is a scalar bool, whether the step was done; else an op.
     is_compiled: whether XLA compiles on the towers' devices.
     averages: of the weights, which the step moves too; or None.
+    seed: of what the update draws.
 
   Raises:
     UsageError: the model changes a variable in a way that every tower, micro-batch or worker would
@@ -52,8 +55,9 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
   with tf.name_scope('apply'):
     done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard, is_compiled,
                        averages)
+    step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
+    tie_noise(done, step_ops, [tower.scope for tower in reduced.towers], seed)
     if reduced.replicas:
-      step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
       follow_writes(step_ops - {variable.initializer for variable in tf.global_variables()})
     if reduced.clear is None:
       return done
