@@ -95,13 +95,19 @@ def table(batch, is_training):
 
 
 def looped(batch, is_training):
-  """Reads a weight in each turn of a loop, as a recurrent net does."""
+  """Reads weights in each turn of a loop, as a recurrent net does, and in a branch of some."""
   features, labels = batch
   with tf.variable_scope('loop'):
     weights = tf.get_variable('weights', [small.NUM_FEATURES, small.NUM_FEATURES])
-  _, state = tf.while_loop(lambda turn, _: turn < 3,
-                           lambda turn, state: (turn + 1, tf.tanh(tf.matmul(state, weights))),
-                           (0, features))
+    rows = tf.get_variable('rows', [small.NUM_CLASSES, small.NUM_FEATURES])
+
+  def body(turn, state):
+    state = tf.tanh(tf.matmul(state, weights))
+    return turn + 1, tf.cond(
+        tf.equal(turn, 1), lambda: tf.matmul(state, weights) + tf.gather(rows, labels),
+        lambda: state)
+
+  _, state = tf.while_loop(lambda turn, _: turn < 3, body, (0, features))
   return small.model((state, labels), is_training)
 
 

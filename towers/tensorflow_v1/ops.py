@@ -1,10 +1,10 @@
-"""Ops of which the targets differ, and a gradient that 1.14 has for ref variables alone."""
+"""Ops of which the targets differ, and gradients that they lack or get wrong."""
 
 import contextlib
 import threading
 from typing import Any, Callable, ContextManager, Iterator, Tuple
 
-from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops
+from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops, math_ops
 
 from towers.tensorflow_v1.load import IS_1, tf
 from towers.tensorflow_v1.types import Operation, Tensor
@@ -103,3 +103,40 @@ def _differentiate_gather_nd(op, grad):
 
 with contextlib.suppress(KeyError):  # 2.x has it.
   tf.RegisterGradient('ResourceGatherNd')(_differentiate_gather_nd)
+
+
+def _make_zeros(state, op, port):
+  """Returns what a branch in a loop, which the loop did not take, adds to a gradient."""
+  loop = state._map.get(control_flow_state._GetWhileContext(op))
+  if (op.outputs[port].dtype != tf.resource or loop is None
+      or not control_flow_util.IsCondSwitch(op)):
+    return _make_other_zeros(state, op, port)
+  variable, context = op, op._get_control_flow_context()
+  while variable.type != 'VarHandleOp':
+    variable = variable.inputs[0].op
+  zeros = tf.zeros(tf.TensorShape(variable.get_attr('shape')), variable.get_attr('dtype'))
+  pred = loop.history_map.get(context.pred.name)
+  return tf.raw_ops.Switch(data=zeros, pred=pred)[1 - context.branch]
+
+
+def _list_rows(gradients, optimize=True):
+  """Returns gradients as rows, where they are those of branches all parts dead with their values.
+
+  TensorFlow's places of rows that a branch looks up may come from outside of it, and then those of
+  a branch that is not taken would be merged with the rows of the other one.
+  """
+  rows = _list_other_rows(gradients, optimize)
+  return rows if optimize else [_tie(row) for row in rows]
+
+
+def _tie(rows):
+  values = tf.identity(rows.values)
+  with tf.control_dependencies([values]):
+    return tf.IndexedSlices(values, tf.identity(rows.indices), rows.dense_shape)
+
+
+_list_other_rows = math_ops._as_indexed_slices_list
+math_ops._as_indexed_slices_list = _list_rows
+if IS_1:  # 2.x has them.
+  _make_other_zeros = control_flow_state.ControlFlowState.ZerosLike
+  control_flow_state.ControlFlowState.ZerosLike = _make_zeros

@@ -26,9 +26,10 @@ def differentiate(forward: Tower, variables: Sequence[Variable], recording: Reco
   made = recording.list_ops()[num_ops:]
   keep_order(made)
   for op in made:
-    # TensorFlow colocates the stacks that a loop's gradients need, and shapes of rows that are
-    # read, with the op whose value each holds: for a shared variable, on the variable's device.
-    if (op.type == 'StackV2' and any(b'ReadVariableOp' in group for group in op.colocation_groups())
+    # TensorFlow colocates the stacks that a loop's gradients need, what brings values there, and
+    # shapes of rows that are read, with the op whose value it is: for a shared variable, on the
+    # variable's device.
+    if (any(b'ReadVariableOp' in group for group in op.colocation_groups())
         or op.type == 'Shape' and op.inputs[0].op.type == 'ResourceGather'):
       recording.take(op)
   return gradients
