@@ -182,7 +182,7 @@ def drawing_model(draw):
     (draw_in_function, 'RandomStandardNormal in the function .*lambda.*which the op tower_0/'),
     (draw_by_generator, 'the op tower_0/.*from a generator')])
 def test_what_cannot_be_tied_to_tower_and_step_is_refused_by_name(draw, words):
-  with pytest.raises(UsageError, match='The model draws random numbers by .*' + words):
+  with pytest.raises(UsageError, match='Random numbers are drawn by .*' + words):
     small.Run(model=drawing_model(draw))
 
 

@@ -98,6 +98,17 @@ def tokens(h):
                                       tf.shape(h)[0])
 
 
+def sized(h):
+  """Draws in a loop for a number of rows that is computed before it."""
+  size = tf.reduce_prod(tf.reshape(tf.shape(h)[0], [1]))
+
+  def body(h):
+    drawn = h * tf.random.uniform([tf.reduce_prod(tf.reshape(size, [1])), 1])
+    drawn.set_shape(h.shape)
+    return drawn
+  return turns(2, body)(h)
+
+
 def stateless(draw=tf.random.stateless_normal, *, shape, **settings):
   return draw(shape, seed=tf.stack([tf.train.get_or_create_global_step(), 7]), **settings)
 
@@ -151,6 +162,7 @@ DRAWS = {
     'branch': lambda h: branch(dropout(0.5), h),
     'loop': turns(3, dropout(0.2)),
     'loop in a loop': turns(2, turns(3, dropout(0.1))),
+    'sized before a loop': sized,
     'branch in a loop': turns(3, lambda h: branch(dropout(0.2), h)),
     'dynamic_rnn': recurrent,
     'map_fn': lambda h: tf.map_fn(dropout(0.5), h),
@@ -160,8 +172,8 @@ DRAWS = {
 # What a commit tries at once, each kind by itself at night.
 TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
             'loop in a loop', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
-MORE = ('flat steps', 'heads on the rows', 'tokens', 'stateless', 'stateless steps',
-        'map_fn of flat steps', 'shuffled neighbours')
+MORE = ('sized before a loop', 'flat steps', 'heads on the rows', 'tokens', 'stateless',
+        'stateless steps', 'map_fn of flat steps', 'shuffled neighbours')
 DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
 DRAWS['more'] = lambda h: functools.reduce(lambda h, name: tf.tanh(DRAWS[name](h)), MORE, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.
@@ -330,6 +342,36 @@ def test_towers_with_the_rows_of_all_draw_what_one_tower_draws(num_towers, mode)
         return [session.train() for _ in range(NUM_STEPS)]
 
   np.testing.assert_allclose(train(num_towers, mode), train(1, 'split'), rtol=1e-5)
+
+
+def shuffled(gather, h):
+  rows, places = gather(h)
+  return h * tf.gather(tf.random.shuffle(rows), places)
+
+
+@pytest.mark.parametrize('settings', nightly_but([dict(last_batch='carry')], [
+    dict(last_batch='carry'), dict(input_mode='shard'), dict(last_batch='pad', input_mode='next')]))
+def test_a_shuffle_of_the_rows_of_all_towers_is_that_of_one(settings, monkeypatch, caplog):
+  monkeypatch.setitem(DRAWS, 'shuffled', lambda h: shuffled(
+      lambda rows: towers.all_rows(rows, with_places=True), h))
+  settings = dict(settings)
+  mode = settings.pop('input_mode', 'split')
+  _, [one], losses = train('shuffled', 1, **settings)
+  _, [weights], others = train('shuffled', 3, mode, **settings)
+  np.testing.assert_allclose(weights, one, rtol=0, atol=1e-5)
+  np.testing.assert_allclose(others, losses, rtol=1e-5)
+  assert not [text for text in caplog.messages if 'shuffle' in text.lower()]
+  monkeypatch.setitem(DRAWS, 'shuffled', lambda h: shuffled(
+      lambda rows: (rows, tf.range(tf.shape(rows)[0])), h))
+  with tf.Graph().as_default():
+    build('shuffled', 1, last_batch=settings.get('last_batch', 'keep'))
+  assert not caplog.messages
+  with tf.Graph().as_default():
+    build('shuffled', 3, mode, **settings)
+  line = shuffled.__code__.co_firstlineno + 2
+  assert (f'test_draws.py, line {line} shuffles the rows of a batch, of which a tower has only its '
+          'own: shuffle those of all, rows, places = towers.all_rows(x, with_places=True)'
+          ) in caplog.text
 
 
 def up_to_the_longest(gather, h):

@@ -40,6 +40,11 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[s
     node.CopyFrom(op.node_def)
     node.device = ''
     node.attr.pop('_class', None)
+    if op.type == 'Enter' and node.attr['is_constant'].b:
+      # Inference goes through no loop, and here none runs.
+      node.op = 'Identity'
+      for name in ('frame_name', 'is_constant', 'parallel_iterations'):
+        node.attr.pop(name)
     node.input[:] = [tensor.name for tensor in op.inputs]
   if any(find_called(graph, node) for node in definition.node):
     definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)

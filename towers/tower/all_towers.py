@@ -155,6 +155,13 @@ def is_own(op: Operation, tensors: Any) -> bool:
              for source in find_needed([op], by_control=False, without=sums))
 
 
+def is_of_all(op: Operation, tensors: Any) -> bool:
+  """Returns whether an op takes what all towers share, and nothing that is a tower's own."""
+  sums = {tensor.op for tensor in tf.get_collection(SUMS)}
+  return not (sums.isdisjoint(find_needed([op], by_control=False))
+              or any(is_own(tensor.op, tensors) for tensor in op.inputs))
+
+
 def leave_out_unfed(placeholders: Sequence[Operation]) -> None:
   """Leaves out sums of what nothing feeds, as when a functional model of Keras is built, or called
   on placeholders of an earlier call; those given are of this one."""

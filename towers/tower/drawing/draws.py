@@ -124,7 +124,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
     in_functions += [op] if drawing else []
     if unseedable:
       raise UsageError(
-          f'The model draws random numbers by {unseedable}, which cannot be tied to the seed and '
+          f'Random numbers are drawn by {unseedable}, which cannot be tied to the seed and '
           'the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, outside of any '
           'tf.function.')
   random = [op for op in ops if randomness.is_random(op) or randomness.is_stateless(op)]
@@ -149,6 +149,8 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   if is_first and batch.row_offset is not None:
     _warn_of_unknown(in_functions + [
         op for op in random if not drawer.is_exact(op, has_twin=op not in as_they_are)])
+    _warn_of_shuffled([
+        op for op in random if op.type == 'RandomShuffle' and draws.layouts.get(drawer.names[op])])
   left = list(filter(randomness.is_random, as_they_are))
   for op in left:
     seeds = randomness.tower_seeds(draws.seed, tower, op.type, op.name[len(scope):])
@@ -171,6 +173,15 @@ def _warn_of_unknown(ops: Sequence[Operation]) -> None:
         names)
 
 
+def _warn_of_shuffled(ops: Sequence[Operation]) -> None:
+  """Warns of ops that shuffle the rows of a tower, in one line."""
+  if ops:
+    logging.getLogger('towers').warning(
+        '%s shuffles the rows of a batch, of which a tower has only its own: shuffle those of all, '
+        'rows, places = towers.all_rows(x, with_places=True), and take tf.gather('
+        'tf.random.shuffle(rows), places).', '; '.join(map(format_op, ops)))
+
+
 def warn_of_left(ops: Sequence[Operation]) -> None:
   """Warns of ops that keep a state of their own, in one line."""
   if ops:
@@ -186,7 +197,7 @@ class _Drawer:
 
   def __init__(self, draws, batch, scope, names, masks):
     self._draws, self._batch, self._place = draws, batch, batch.row_offset
-    self._scope, self._names, self._masks = scope, names, masks
+    self._scope, self.names, self._masks = scope, names, masks
     self._turns: Dict[Any, Tensor] = {}
     self._begins: Dict[Any, Any] = {}
 
@@ -207,7 +218,7 @@ class _Drawer:
 
   def _is_moved(self, op):
     """Returns whether a tower draws other numbers than those that a stateless op begins with."""
-    layout = self._draws.layouts.get(self._names[op])
+    layout = self._draws.layouts.get(self.names[op])
     if layout is None or self._place is None and layout[:2] == (0, 1) and layout.kept is None:
       return False
     # By seeds out of its batch a tower draws what no other one does.
@@ -219,7 +230,7 @@ class _Drawer:
     """Returns whether what an op draws is known to be the same on any number of towers."""
     if not has_twin and randomness.is_random(op):
       return True  # It has a warning of its own.
-    layouts, name = self._draws.layouts, self._names[op]
+    layouts, name = self._draws.layouts, self.names[op]
     loops = [loop.name.replace(self._scope, '') for loop in find_loops(op)
              if find_taken_apart(loop)]
     if not all(one in layouts for one in [name, *loops]):
@@ -232,7 +243,7 @@ class _Drawer:
 
     `kind` is the distribution, `shape` a vector, `static` what is known of it.
     """
-    layout = self._draws.layouts.get(self._names[op], guess_layout(static, self._batch))
+    layout = self._draws.layouts.get(self.names[op], guess_layout(static, self._batch))
 
     def make(shape, block):
       return self._make(op, kind, shape, block, **limits or dict(dtype=dtype))
@@ -306,7 +317,7 @@ class _Drawer:
     """Returns numbers from the block on."""
     if randomness.is_stateless(op):
       return philox.draw_again(kind, shape, block=block, like=op, **settings)
-    key, _ = randomness.name_seeds(self._draws.seed, f'draw {self._names[op]}')
+    key, _ = randomness.name_seeds(self._draws.seed, f'draw {self.names[op]}')
     with tf.device(HOST):
       counter = self._read_when(op)
     return philox.draw_numbers(kind, shape, key=key, block=block, counter=counter, like=op,

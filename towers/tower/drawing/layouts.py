@@ -29,7 +29,7 @@ from towers.graph.resized import copy_resized, find_outer, list_grown
 from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart
 from towers.input.batch import Batch
 from towers.tensorflow_v1 import Operation, Tensor, tf
-from towers.tower.all_towers import is_own
+from towers.tower.all_towers import is_of_all, is_own
 
 # Primes that no model has: of rows, of other axes of any size, and of what a mask keeps.
 _ROWS, _ANY, _KEPT = 1013, 23, 1000003
@@ -111,7 +111,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
     if tensor.name in resized:
       layouts[name] = Layout()
     # A later tower may have as many rows as one of the others by chance.
-    elif not _list_candidates(tensor.shape, batch):
+    elif not _list_candidates(tensor.shape, batch) or is_of_all(tensor.op, batch.tensors):
       layouts[name] = None
     else:
       unknown[name] = tensor
@@ -133,6 +133,7 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
       pass
     else:
       _read_layouts(unknown, layouts, {tensor.name: tensor for tensor in copies.values()})
+      _read_layouts(unknown, layouts, copy_resized([copies[name] for name in unknown], {}))
       _read_longest(unknown, layouts, copies, shared, {})
       _read_kept(unknown, layouts, copies, masks, {})
   if own and batch.row_offset is not None:
