@@ -173,8 +173,9 @@ def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: Vari
                 measuring[-1].find_needed().intersection(recording.list_ops()),
                 fix='use variables=host, first or balanced')
   join_sums(measuring, workers=workers)
-  others = [variable.op.name for variable in tf.trainable_variables() if not any(
-      op.name.startswith(measuring[0].scope) for op in variable.handle.consumers())]
+  needed = measuring[0].find_needed()
+  others = [variable.op.name for variable in tf.trainable_variables()
+            if variable.handle.op not in needed]
   write_line('validation: the model decides by is_training in Python, and is called again with '
              f'False; in training alone: {shorten(others)}', sys.stderr)
   return measuring

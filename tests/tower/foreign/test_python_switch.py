@@ -79,8 +79,12 @@ def asks(name, is_training):
 
 
 def test_a_variable_of_training_alone_is_named(capsys):
-  small.program(lambda batch, is_training: tf.square(
-      batch[0][:, 0] * tf.get_variable('w', []) + asks('aux', is_training)))
+  def model(batch, is_training):
+    with tf.variable_scope('', caching_device=lambda op: op.device):  # As of a recurrent net.
+      w = tf.get_variable('w', [])
+    return tf.square(batch[0][:, 0] * w + asks('aux', is_training))
+
+  small.program(model)
   assert 'called again with False; in training alone: aux\n' in capsys.readouterr().err
 
 
