@@ -138,7 +138,7 @@ def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
     (['--data=mnist'], ['mnist', 'data_dir']),
     (['--data=mnist', '--data_dir=/nowhere'], ['/nowhere']),
     (['--data=synthetic', '--data_dir=/tmp'], ['synthetic', 'data_dir']),
-    (['--result_file=/nowhere/result.json'], ['/nowhere/result.json']),
+    (['--result_file=/sys/nowhere/result.json'], ['/sys/nowhere/result.json']),
     (['--batch_size=3', '--num_gpus=4', '--device=cpu'],
      ['3 examples', '4 towers', 'batch_size of at least 4']),
     (['--device=gpu', '--num_gpus=2'], ['device=gpu', 'sees 0', 'device=cpu']),

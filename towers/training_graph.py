@@ -50,6 +50,7 @@ from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
 from towers.update.groups import build_groups, choose_rate, name_optimizer
 from towers.update.moving_averages import build_averages
+from towers.update.summary_tags import read_after
 from towers.validation import build_measuring_towers, build_validation, build_validation_tower
 from towers.warm_start.first_batch import FirstBatch
 from towers.warm_start.warm_start import WarmStart
@@ -157,6 +158,8 @@ class TrainingGraph:
     tags, scope = tf.get_collection_ref(tf.GraphKeys.SUMMARIES), self.towers[0].scope
     tags[:] = [tag for tag in tags if tag.op.name.startswith(scope)
                or not re.search(r'(^|/)tower_\d+(_\d+)?/', tag.op.name)]
+    if tags:
+      read_after([self.gradients.loss, self.gradients.metrics, self.train_op], self.summaries)
     self.replicas = build_replicas()
     self.broadcast = None
     if workers.num_workers > 1:

@@ -225,7 +225,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
                    precision=precision)
   with counted_by(snapshots[step.op.name]):
     tower = build_forward(call, batch, recording, index=index, instead=snapshots)
-  _check_snapshots(variables, recording.list_ops())
+  _check_snapshots(variables, tower.find_needed().intersection(recording.list_ops()))
   validation = build_validation([tower], feed=feed, is_validating=None, workers=workers)
   return validation._replace(snapshot_op=snapshot_op)
 

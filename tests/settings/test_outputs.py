@@ -45,6 +45,12 @@ def test_a_folder_that_cannot_be_written_is_named_and_room_only_if_it_is_full(na
 
 
 @pytest.mark.parametrize('name', FILES + FOLDERS)
+def test_the_folder_of_an_output_is_made(name, tmp_path):
+  check_outputs(**{name: str(tmp_path / 'new' / 'it')})
+  assert os.listdir(str(tmp_path / 'new')) == (['it'] if name in FOLDERS else [])
+
+
+@pytest.mark.parametrize('name', FILES + FOLDERS)
 def test_a_read_only_file_system_is_told_at_the_start(name, tmp_path):
   with faults.read_only(tmp_path), pytest.raises(
       UsageError, match=rf'{name}=\S+ cannot be .*: Read-only file system'):

@@ -1,7 +1,8 @@
-"""Tags of tf.summary made outside of towers: in each measured step, once, on any towers."""
+"""Tags of tf.summary: in each measured step, once, on any towers, of weights after the update."""
 
 import re
 
+import numpy as np
 import pytest
 
 import towers
@@ -23,19 +24,23 @@ class Logged(tf.train.GradientDescentOptimizer):
 @small.with_losses
 def model(losses):
   tf.summary.scalar('seen', tf.reduce_mean(losses))
+  for variable in tf.trainable_variables():
+    tf.summary.scalar(f'of_model/{variable.op.name}', tf.norm(variable))
   is_third = tf.equal(tf.train.get_or_create_global_step(), 2)
   return losses + tf.where(is_third, float('nan'), 0.0)
 
 
 def read_tags(**settings):
-  """Returns the values of all tags in two steps, before one that is refused."""
+  """Returns the values of all tags in two steps, before one that is refused, and after each the
+  norms of the weights."""
   program = small.program(model, optimizer={
       'hidden/': Logged(0.1), 'logits/': towers.Every(2, Logged(0.1))}, **settings)
   with program.graph.as_default():
     tf.summary.scalar('rate', program.learning_rate)
     tf.summary.scalar('by hand', tf.placeholder(tf.float32, []))
   program.build_gradient_norm()
-  steps = []
+  weights = {variable.op.name: variable for variable in program.towers[0].variables}
+  steps, norms = [], []
   with program.session() as session:
     session.measure_updates(True)
     session.run_steps_by(lambda run, fetches: run(fetches))  # Which refuses what has no value.
@@ -44,12 +49,14 @@ def read_tags(**settings):
       steps.append({re.sub('^(tower_0|apply)/', '', value.tag): value.simple_value
                     for text in session.update.summaries
                     for value in tf.Summary.FromString(text).value})
+      norms.append({name: np.linalg.norm(value) for name, value in session.run(weights).items()})
     assert session.take_step().not_finite and session.update is None
-  return steps
+  return steps, norms
 
 
 HIDDEN = {f'{kind}/hidden/{name}' for kind in ('norm', 'weight') for name in ('weights', 'biases')}
 LOGITS = {name.replace('hidden', 'logits') for name in HIDDEN}
+OF_MODEL = {name.replace('weight/', 'of_model/') for name in HIDDEN | LOGITS if 'weight/' in name}
 
 
 REPLICATED = dict(num_towers=2, variables='replicated')
@@ -60,11 +67,13 @@ REPLICATED = dict(num_towers=2, variables='replicated')
     dict(num_towers=3, tower_build='clone', variables='replicated', validation_tower=True),
     dict(num_towers=3, tower_build='clone', accumulate=2)]))
 def test_each_tag_comes_once_and_is_empty_where_its_update_is_left_out(settings):
-  first, second = read_tags(**settings)
-  always = {'seen', 'rate', 'rate/hidden/biases'}
+  (first, second), norms = read_tags(**settings)
+  always = {'seen', 'rate', 'rate/hidden/biases', *OF_MODEL}
   assert set(first) == {*always, *HIDDEN}
   assert set(second) == {*always, *HIDDEN, *LOGITS, 'rate/logits/biases'}
-  for step, expected in zip((first, second), read_tags(num_towers=1)):
-    for name in step:
-      if name.startswith('norm'):  # A weight is read before its update or after it.
-        assert step[name] == pytest.approx(expected[name], abs=1e-5)
+  for step, expected, after in zip((first, second), read_tags(num_towers=1)[0], norms):
+    for name in set(step) - {'seen'}:  # The first tower's share has its own mean.
+      assert step[name] == pytest.approx(expected[name], abs=1e-5), name
+      kind, _, weight = name.partition('/')
+      if kind in ('weight', 'of_model'):
+        assert step[name] == pytest.approx(after[weight], rel=1e-6), name

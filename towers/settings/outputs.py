@@ -37,22 +37,21 @@ def _check_file(name, path):
   reason = _try_folder(folder)
   if reason:
     raise UsageError(f'{name}={path} cannot be written to the folder {folder}: {reason}. '
-                     f'{_choose(reason)} a file in a folder that exists and can be written.')
+                     f'{_choose(reason)} a file in a folder that can be written.')
 
 
 def _check_folder(name, path):
-  reason = _try_folder(path, makes=True)
+  reason = _try_folder(path)
   if reason:
     # A disk that fills up later is no mistake either: `--on_full_disk` says what happens.
     kind = RunError if name == 'checkpoint_dir' and is_about_room(reason) else UsageError
     raise kind(describe_no_folder(name, path, reason, choose=_choose(reason)))
 
 
-def _try_folder(folder, makes=False):
-  """Sweeps a folder, writes a file to it and removes that; returns why it cannot, or ''."""
+def _try_folder(folder):
+  """Makes and sweeps a folder, writes a file to it and removes that; returns why not, or ''."""
   try:
-    if makes:
-      os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, exist_ok=True)
     sweep(folder)
     with file_aside(folder) as (_, file):
       file.write(bytes(_PROBE_BYTES))
