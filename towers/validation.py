@@ -15,7 +15,7 @@ import numpy as np
 
 from towers.base.output import write_line
 from towers.base.short_repr import short_repr
-from towers.base.usage_error import check_same_number
+from towers.base.usage_error import UsageError, check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
 from towers.graph.writes import check_measuring, find_writes
@@ -23,7 +23,7 @@ from towers.input.feed import Feed, build_batches
 from towers.placement.counters import counted_by, get_global_step
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
-from towers.placement.variables import VariableStore, check_reads, check_shared
+from towers.placement.variables import VariableStore, check_shared, redirect_reads
 from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
 from towers.staging import run_beside
 from towers.tensorflow_v1 import Operation, Session, Tensor, Variable, tf
@@ -159,7 +159,7 @@ def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: Vari
   arguments are those of `build_validation_tower`.
 
   Raises:
-    UsageError: a variable of False alone, or one that is read in place of its replica.
+    UsageError: a variable of False alone.
   """
   call = ModelCall(model, store, towers[0].global_batch,
                    begin_draws(store.seed, read_shift=read_pass_shift), precision=precision)
@@ -169,9 +169,8 @@ def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: Vari
     measuring.append(build_forward(call, tower.batch, recording, index=len(towers) + index,
                                    instead=replicas))
     check_shared(before, tf.global_variables(), tower='With is_training False the model')
-    check_reads([store.made[name] for name in replicas],
-                measuring[-1].find_needed().intersection(recording.list_ops()),
-                fix='use variables=host, first or balanced')
+    redirect_reads(store.made, replicas,
+                   measuring[-1].find_needed().intersection(recording.list_ops()))
   join_sums(measuring, workers=workers)
   needed = measuring[0].find_needed()
   others = [variable.op.name for variable in tf.trainable_variables()
@@ -225,15 +224,17 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
                    precision=precision)
   with counted_by(snapshots[step.op.name]):
     tower = build_forward(call, batch, recording, index=index, instead=snapshots)
-  _check_snapshots(variables, tower.find_needed().intersection(recording.list_ops()))
+  ops = tower.find_needed().intersection(recording.list_ops())
+  redirect_reads(variables, snapshots, ops)
+  _check_read_inside(variables, ops)
   validation = build_validation([tower], feed=feed, is_validating=None, workers=workers)
   return validation._replace(snapshot_op=snapshot_op)
 
 
-def _check_snapshots(variables, ops):
-  """Refuses a tower, of these ops, that reads what training towers change meanwhile.
+def _check_read_inside(variables, ops):
+  """Refuses a tower, of these ops, for which others read what training towers change meanwhile.
 
-  Those `variables`, by name, have snapshots; others were made before the program.
+  The `variables`, by name, have snapshots; others were made before the program.
   """
   # A module may have computed something of its variables before the program too.
   needed = find_needed(ops)
@@ -242,4 +243,8 @@ def _check_snapshots(variables, ops):
   changed = [variable for variable in others if any(
       write.op is not variable.initializer
       for write in find_writes(variable.graph, [variable.handle.op]))]
-  check_reads([*variables.values(), *changed], needed, fix='use validation_tower=False')
+  for variable in [*variables.values(), *changed]:
+    for op in needed.intersection(variable.handle.consumers()):
+      raise UsageError(f'The op {op.name} reads the variable {variable.op.name}, of which the '
+                       'validation tower has no snapshot, while steps change it: make the variable '
+                       'in the model function, or use validation_tower=False.')

@@ -12,7 +12,6 @@ import pytest
 from tests.harness import small
 from tests.tower.batch_norm import test_join_towers
 from tests.update import test_nan_guard
-from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf
@@ -117,7 +116,8 @@ def test_one_gradient_alone_can_be_fetched():
     assert np.isfinite(run.session.run(gradient)).all()
 
 
-def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
+@pytest.mark.parametrize('tower_build', ['reuse', 'clone'])
+def test_replicas_of_a_layer_that_holds_its_variables_stay_the_same(tower_build):
   held = []
 
   def model(batch, is_training):
@@ -127,13 +127,12 @@ def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels,
                                                           logits=tf.matmul(features, held[0]))
 
-  with pytest.raises(UsageError, match='op tower_1.*variable held itself.*use variables=host'):
-    small.Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
-              tower_build='reuse')
-  with small.Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
+  with small.Run(num_towers=2, placement='replicated', model=model, tower_build=tower_build,
+                 train=small.random_examples(16),
                  validation=small.random_examples(16, 'validation')) as run:
     run.train()
     assert_same_replicas(run)
+    small.assert_moved(run.initial_weights, run.weights())
 
 
 def test_one_tower_has_no_replicas_and_no_collectives():

@@ -157,9 +157,32 @@ def test_keras_layers_made_in_every_tower_are_refused_by_name():
     small.Run(model=lambda batch, _: losses_of(keras.layers.Dense(3)(batch[0]), batch[1]))
 
 
-def test_a_validation_tower_refuses_layers_that_hold_their_variables():
-  with pytest.raises(UsageError, match='reads the variable .*/.* itself.*validation_tower=False'):
-    small.Run(model=keras_layers(), num_towers=3, validation_tower=True)
+def penalized(batch, is_training):
+  """A model that takes all trainable variables, and makes a summary of each."""
+  losses, metrics = small.model(batch, is_training)
+  for variable in tf.trainable_variables():
+    tf.summary.histogram(variable.op.name, variable)
+  return losses + 0.1 * tf.add_n(list(map(tf.nn.l2_loss, tf.trainable_variables()))), metrics
+
+
+@pytest.mark.nightly(but=['penalized-settings0', 'keras_layers-settings2'])
+@pytest.mark.parametrize('settings', [
+    dict(placement='replicated', tower_build='reuse'),
+    dict(placement='replicated', tower_build='clone'), dict(validation_tower=True),
+    dict(placement='replicated', validation_tower=True)])
+@pytest.mark.parametrize('make_model', [lambda: penalized, keras_layers],
+                         ids=['penalized', 'keras_layers'])
+def test_variables_that_are_not_asked_for_by_name_are_those_of_the_tower(make_model, settings):
+  def train(**settings):
+    with small.Run(model=make_model(), batch_size=7, validates=True, **settings) as run:
+      losses = [run.train() for _ in range(4)]
+      return losses, run.validate(), run.weights()
+
+  expected, found = train(num_towers=1), train(num_towers=3, **settings)
+  np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+  np.testing.assert_allclose(found[1][0]['loss'], expected[1][0]['loss'], atol=1e-5)
+  for name, weights in expected[2].items():
+    np.testing.assert_allclose(found[2][name], weights, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize('is_inside', [True, False])

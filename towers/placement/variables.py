@@ -216,17 +216,19 @@ def _without_tower(name: str) -> str:
   return name
 
 
-def check_reads(variables: Sequence[Variable], ops: Set[Operation], *, fix: str) -> None:
-  """Refuses a tower, of whose ops one reads a variable instead of the one that stands in for it.
+def redirect_reads(variables: Mapping[str, Variable], instead: Mapping[str, Variable],
+                   ops: Set[Operation]) -> None:
+  """Lets a tower's ops read those that stand in for variables, by their names.
 
-  A layer that holds its variables does, since it asks for none by name. `fix` ends the message.
+  Who takes all of tf.trainable_variables(), or a layer that holds its own, asks for none by name.
   """
-  for variable in variables:
-    for op in variable.handle.consumers():
-      if op in ops:
-        raise UsageError(f'The op {op.name} reads the variable {variable.op.name} itself instead '
-                         'of asking for it by name, as tf.get_variable does, so that it cannot get '
-                         f'the variable that stands in for it: {fix}.')
+  for name, other in instead.items():
+    handle = variables[name].handle
+    for op in ops.intersection(handle.consumers()):
+      for index, value in enumerate(op.inputs):
+        if value is handle:
+          op._update_input(index, other.handle)
+      op._set_device(other.device)
 
 
 @contextlib.contextmanager

@@ -36,10 +36,8 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
   else:
     variables.check_shared(before, tf.global_variables(), tower=f'Tower {index}')
   if index in store.replicas:
-    variables.check_reads(
-        [store.made[name] for name in store.replicas[index]],
-        forward.find_needed().intersection(recording.list_ops()),
-        fix='use variables=host, first or balanced, or tower_build=clone')
+    variables.redirect_reads(store.made, store.replicas[index],
+                             forward.find_needed().intersection(recording.list_ops()))
 
   trainable = store.list_trainable(index)
   num_forward = len(recording.list_ops())
