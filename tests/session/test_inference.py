@@ -341,12 +341,14 @@ def test_a_function_that_mixes_rows_is_named_once_and_no_other(num_towers, batch
       assert found == [name if name == 'thousandths' else 'output'] * (name in MIXED), name
 
 
-@pytest.mark.nightly(but=1)
+@pytest.mark.nightly(but='a pair')
 @pytest.mark.parametrize('compute, message', [
+    (lambda features: (features, 2 * features),
+     r'returns \(.*\) as output: return a tensor, or a dict of tensors by name'),
     (lambda features: small.dense(features, 2, 'other'), 'other/.* is no variable of the program'),
     (lambda features, labels, more: features, 'takes more, and a batch has 2 parts'),
     (lambda **features: features, r'takes \*\*features, and a batch has 2 parts: give it a param')],
-                         ids=['another variable', 'another part', 'keys'])
+                         ids=['a pair', 'another variable', 'another part', 'keys'])
 def test_what_does_not_fit_is_refused(compute, message, session):
   with pytest.raises(towers.UsageError, match=message):
     session.predict((FEATURES, LABELS), compute)

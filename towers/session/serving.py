@@ -138,6 +138,8 @@ def name_outputs(predict: Predict, returned: Any) -> Dict[str, Tensor]:
   named = {}
   for name, value in outputs.items():
     try:
+      if isinstance(value, (list, tuple)):  # TensorFlow would stack what is in it.
+        raise TypeError
       tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError):
       raise UsageError(f'{name_function(predict)} returns {value!r} as {name}: {fix}.') from None
