@@ -240,3 +240,27 @@ def reader():
       iterator = types.SimpleNamespace(get_next=lambda: rows)
       return net.Model(config, iterator, *READER_TABLES, opt=False).loss
   return model
+
+
+def memory():
+  net = load('memn2n', 'memn2n.memn2n')
+
+  def model(batch, is_training):
+    stories, queries, answers = batch
+    made = net.MemN2N(None, WORDS, LENGTH, 5, 4, session=tf.Session())
+    fed = {made._stories: stories, made._queries: queries,
+           made._answers: tf.one_hot(answers, WORDS, dtype=tf.int32)}
+    size = tf.cast(tf.shape(stories)[0], tf.float32)
+    return towers.fed(fed, made.loss_op / size)
+  return model
+
+
+def memory_optimizer():
+  net = load('memn2n', 'memn2n.memn2n')
+
+  def update(grads_and_vars, global_step):
+    made = [(net.add_gradient_noise(tf.clip_by_norm(grad, 40.)), weight)
+            for grad, weight in grads_and_vars]
+    made = [(net.zero_nil_slot(grad), weight) for grad, weight in made]
+    return tf.train.GradientDescentOptimizer(0.1).apply_gradients(made)
+  return update

@@ -188,6 +188,34 @@ def plates() -> Tuple[np.ndarray, ...]:
   return draw('normal', 32, 32, 3), letters
 
 
+def texts() -> Tuple[np.ndarray, ...]:
+  """Images, where text is, the sides and angle of its boxes, and what counts."""
+  return (255 * draw('uniform', 64, 64, 3), np.float32(draw('integers', 16, 16, 1)),
+          draw('uniform', 16, 16, 5) * 9, np.float32(draw('integers', 16, 16, 1, below=4) > 0))
+
+
+def faces() -> Tuple[np.ndarray, ...]:
+  """Images, what they show, and what else they could show."""
+  return (draw('uniform', 16, 16, 3) * 2 - 1, np.float32(draw('integers', 3)),
+          np.float32(draw('integers', 3, 3)))
+
+
+def spellings() -> Tuple[Dict[str, np.ndarray], ...]:
+  """Sounds and their letters, the ends filled up."""
+  lengths = 1 + draw('integers', below=LENGTH)
+  letters = draw('integers', LENGTH, below=4) + 3
+  letters[np.arange(LENGTH) >= lengths[:, None]] = 2
+  return ({'encoder_inputs': draw('normal', 9, 5), 'source_sequence_length': 3 + lengths},
+          {'targets_inputs': np.roll(letters, 1, 1), 'targets_outputs': letters,
+           'target_sequence_length': lengths})
+
+
+def moves() -> Tuple[np.ndarray, ...]:
+  """Observations, actions, what is observed then, rewards, and whether it ends."""
+  return (draw('normal', 5), draw('uniform', 2) * 2 - 1, draw('normal', 5, below=3),
+          draw('normal'), np.float32(draw('integers', below=4) == 0))
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -302,6 +330,20 @@ REPOSITORIES: Dict[str, Repository] = {
         lambda: (draw('uniform', 4, 4, 3), draw('uniform', 16, 16, 3) * 2 - 1),
         'two optimizers inside, batch norm of slim', settings=SYNC,
         optimizer=lambda: tf.train.AdamOptimizer(1e-4)),
+    'memory': Repository(
+        'domluna/memn2n', language.memory,
+        lambda: (draw('integers', 5, LENGTH, below=WORDS), words(), labels(WORDS)),
+        'placeholders, a session inside, noise of gradients', optimizer=language.memory_optimizer),
+    'east': Repository('argman/EAST', signals.east, texts,
+                       'a loss of the whole batch, batch norm of slim', settings=SYNC,
+                       optimizer=lambda: tf.train.GradientDescentOptimizer(1e-4)),
+    'stargan': Repository('taki0112/StarGAN-Tensorflow', signals.stargan, faces,
+                          'a shuffle of the batch, penalties on gradients',
+                          optimizer=lambda: tf.train.AdamOptimizer(1e-4)),
+    'speller': Repository('WindQAQ/listen-attend-and-spell', signals.speller, spellings,
+                          "Estimator's `model_fn`, a mean by a mask, draws in a loop"),
+    'sac': Repository('openai/spinningup sac', signals.sac, moves,
+                      'three losses, a network that follows another'),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
                          optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),

@@ -52,6 +52,20 @@ MONODEPTH = dict(
 SRGAN = dict(
     batch_size=None, num_resblock=1, crop_size=4, perceptual_mode='MSE', EPS=1e-12, ratio=0.001,
     learning_rate=1e-4, decay_step=500000, decay_rate=0.1, stair=False, beta=0.9)
+STARGAN = dict.fromkeys((
+    'checkpoint_dir', 'sample_dir', 'result_dir', 'log_dir', 'augment_flag', 'epoch', 'iteration',
+    'decay_flag', 'decay_epoch', 'print_freq', 'save_freq', 'lr'), '')
+STARGAN.update(
+    dataset='celebA', gan_type='wgan-gp', ch=2, selected_attrs=['Black_Hair', 'Blond_Hair', 'Male'],
+    custom_label=[1., 0., 1.], adv_weight=1., rec_weight=10., cls_weight=10., ld=10., n_res=1,
+    n_dis=3, n_critic=5, img_size=16, img_ch=3)
+SPELLER = types.SimpleNamespace(
+    num_units=4, num_layers=2, dropout=0.2, use_pyramidal=True, sampling_probability=0.3,
+    target_vocab_size=7, embedding_size=3, sos_id=1, eos_id=2, bottom_only=True,
+    pass_hidden_state=False, decoding_length_factor=1., attention_type='luong',
+    attention_layer_size=None, beam_width=0)
+LISTENER = types.SimpleNamespace(encoder=SPELLER, decoder=SPELLER, mapping=None, learning_rate=0.01)
+ACTOR = dict(hidden_sizes=(8, 8), action_space=types.SimpleNamespace(high=[2.]))
 CAPSULES = dict(dataset='', num_threads=1, m_plus=0.9, m_minus=0.1, lambda_val=0.5, iter_routing=3,
                 mask_with_y=True, stddev=0.01, regularization_scale=0.392)
 
@@ -334,4 +348,94 @@ def crnn():
     net.CFG.TRAIN.BATCH_SIZE = images.shape[0].value
     made = net.ShadowNet('train' if is_training else 'test', 8, 1, 6)
     return made.compute_loss(images, labels, 'shadow_net', False)[1]
+  return model
+
+
+def load_east():
+  net, resnet, utils = load('EAST', 'model', 'nets.resnet_v1', 'nets.resnet_utils')
+  conv2d = thin(net.tf.contrib.slim.conv2d, 16)
+  slim = types.SimpleNamespace(**dict(vars(net.slim), conv2d=conv2d))
+  net.slim = resnet.slim = utils.slim = slim
+  return net
+
+
+def east():
+  net = load_east()
+
+  def model(batch, is_training):
+    images, score, places, mask = batch
+    scores, found = net.model(images, is_training=is_training)
+    return net.loss(*map(towers.all_rows, (score, scores, places, found, mask)))
+  return model
+
+
+def load_stargan():
+  net, batches = load('StarGAN-Tensorflow', 'StarGAN'), mock.MagicMock()
+  batches.from_tensor_slices().apply().apply().apply().make_one_shot_iterator.return_value = batches
+  net.ImageData = mock.MagicMock
+  stand_in = types.ModuleType('tensorflow')
+  vars(stand_in).update(__getattr__=functools.partial(getattr, net.tf),
+                        data=types.SimpleNamespace(Dataset=batches))
+  net.tf = stand_in
+  return net, batches
+
+
+def stargan():
+  net, batches = load_stargan()
+
+  def model(batch, is_training):
+    labels, places = towers.all_rows(batch[1], with_places=True)
+    net.tf.random_shuffle = lambda _: tf.gather(tf.random.shuffle(labels), places)
+    batches.get_next.return_value = batch
+
+    def loss(part):
+      made = net.StarGAN(None, types.SimpleNamespace(batch_size=tf.shape(batch[0])[0], **STARGAN))
+      with learning(part):
+        made.build_model()
+      return getattr(made, part[0] + '_loss')
+    return loss('discriminator') + loss('generator')
+  return model
+
+
+def speller():
+  net = load('listen-attend-and-spell', 'model_helper')
+
+  def model(batch, is_training):
+    kept = []
+
+    def loss(logits, targets, _, lengths, mode):
+      mask = tf.sequence_mask(lengths, dtype=tf.float32)
+      losses = cross_entropy(targets[:, :tf.shape(mask)[1]], logits)
+      kept.append(towers.Weighted(losses, mask))
+      return tf.reduce_mean(losses)
+    net.compute_loss = loss
+    net.las_model_fn(*batch, tf.estimator.ModeKeys.TRAIN, None, LISTENER)
+    return kept[0]
+  return model
+
+
+def sac():
+  net = load('spinningup/spinup/algos/tf1/sac', 'core')
+
+  def act(part, scope, *inputs):
+    def getter(get, name, *args, **named):
+      named.update(trainable=scope == 'main')
+      made = get(name, *args, **named)
+      return made if part in name else tf.stop_gradient(made)
+    with tf.variable_scope(scope, custom_getter=getter, reuse=tf.AUTO_REUSE):
+      return net.mlp_actor_critic(*inputs, **ACTOR)
+
+  def model(batch, is_training):
+    seen, actions, then, rewards, ended = batch
+    *_, q1, q2 = act('/q', 'main', seen, actions)
+    _, policy, likelihood, *_ = act('/pi', 'main', seen, actions)
+    *_, q1_policy, q2_policy = act('/pi', 'main', seen, policy)
+    _, policy_then, likelihood_then, *_ = act('nothing', 'main', then, actions)
+    *_, q1_then, q2_then = act('nothing', 'target', then, policy_then)
+    for main, target in zip(net.get_vars('main'), net.get_vars('target')):
+      tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.assign(target, 0.9 * target + 0.1 * main))
+    values = tf.minimum(q1_then, q2_then) - 0.2 * likelihood_then
+    goal = tf.stop_gradient(rewards + 0.99 * (1 - ended) * values)
+    losses = 0.5 * ((goal - q1) ** 2 + (goal - q2) ** 2)
+    return losses + 0.2 * likelihood - tf.minimum(q1_policy, q2_policy)
   return model
