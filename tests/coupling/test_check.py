@@ -256,8 +256,8 @@ def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
 
 
 @pytest.mark.parametrize('settings', small.nightly_but(
-    [dict(batch_size=13), dict(batch_size=15, last_batch='drop')],
-    [dict(batch_size=13), dict(batch_size=13, num_towers=3), dict(batch_size=39),
+    [dict(batch_size=19, num_towers=3), dict(batch_size=15, last_batch='drop')],
+    [dict(batch_size=13), dict(batch_size=19, num_towers=3), dict(batch_size=39),
      dict(batch_size=15, last_batch='drop'), dict(batch_size=12), dict(batch_size=15),
      dict(batch_size=26, accumulate=2, last_batch='drop')]), ids=str)
 @pytest.mark.parametrize('model, line', [
@@ -439,8 +439,9 @@ def test_a_net_that_takes_its_size_from_a_static_batch_is_measured(settings, cap
     (dict(_OP_SECONDS=1.0), lambda batch, is_training: tf.reduce_mean(normed(batch, is_training)),
      xy(28), 'calling the model twice more'),
     (dict(_OP_SECONDS=1.0), normed, xy(28), None),  # Losses of examples are no mean of a batch.
-    ({}, on_12_rows, xy(24), 'Whether the loss is their mean')],
-                         ids=['runs', 'long epoch', 'call', 'call for losses', 'literal'])
+    ({}, on_12_rows, xy(24), 'Whether the loss is their mean'),
+    ({}, lambda b, _: tf.nn.relu(dense(b['x'], 1, 'd')[:, 0] - 99), xy(), 'that were tried is 0')],
+                         ids=['runs', 'long epoch', 'call', 'call for losses', 'literal', '0'])
 def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, caplog, capsys):
   calls = []
 
@@ -454,6 +455,17 @@ def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, 
   told = capsys.readouterr().out
   assert ('not measured' in told) == (reason is not None) and (reason or '') in told
   assert len(calls) == 2 + (model is on_12_rows)
+
+
+def test_what_is_mixed_by_draws_alone_is_named_on_towers_of_one_block(monkeypatch, caplog):
+  def model(batch, is_training):
+    h = dense(batch['x'], 4, 'h')
+    kept = tf.cast(tf.random.uniform(tf.shape(h)) < 0.8, tf.float32)
+    return ce(h * kept / tf.reduce_mean(kept), batch['y'])
+
+  monkeypatch.setattr(check, '_OP_SECONDS', 1.0)  # Batches of one static size are exchanged alone.
+  [message] = judge(model, xy(16), caplog, batch_size=8)
+  assert 'RandomUniform, made in tests/coupling/test_check.py, line' in message
 
 
 @pytest.mark.parametrize('num_towers', [1, 3])

@@ -200,12 +200,13 @@ def test_what_a_model_draws_by_a_seed_that_it_computes_is_its_own_matter():
     assert (first[0] != second[0]).all()
 
 
-def test_pooling_whose_seeds_must_be_0_is_left_alone():
+def test_pooling_whose_seeds_must_be_0_is_left_alone_and_named(caplog):
   @small.with_losses
   def model(losses):
     pooled = tf.raw_ops.FractionalMaxPool(value=tf.ones([1, 4, 4, 1]), pseudo_random=True,
                                           pooling_ratio=[1.0, 1.5, 1.5, 1.0])[0]
     return losses * tf.reduce_mean(pooled)
 
-  with small.Run(model=model) as run:
+  with small.Run(model=model, num_towers=1) as run:
     run.train()
+  assert 'FractionalMaxPool' in caplog.text

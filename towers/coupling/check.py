@@ -159,7 +159,7 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
         _check_filler(fed)
       if num_parts > 1:
         fed.check()
-        return _find_mixed(fed, num_parts)
+        return _find_mixed(fed, num_parts) or _find_later(fed, num_parts)
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
@@ -203,7 +203,7 @@ def _find_filler(fed) -> str:
   return ''
 
 
-def _find_mixed(fed, num_parts) -> List[str]:
+def _find_mixed(fed, num_parts, is_later=False) -> List[str]:
   """Returns a sentence on what differs most, if anything does; refuses what a size decides."""
   sides = _divide(fed) if fed.sizes[0] is None else _exchange(fed)
   orders = _list_orders(fed, sides.reference)
@@ -214,8 +214,22 @@ def _find_mixed(fed, num_parts) -> List[str]:
     for gap in gaps:
       if gap.goes_by_size:
         raise UsageError(_describe_size(fed, gap, num_parts))
-    found = _describe(fed, gaps, culprit) or _judge_beside(fed, orders, num_parts)
-  return found or _describe_updates(write for write, values in fed.updates if not values)
+    found = _describe(fed, gaps, culprit)
+    if not (found or is_later):  # Beside, variables have their first values.
+      found = _judge_beside(fed, orders, num_parts)
+  # On a few rows it may assign the same by chance, as where no reward comes.
+  return found or _describe_updates(write for write, _ in fed.updates if write in fed.writes)
+
+
+def _find_later(fed, num_parts) -> List[str]:
+  """Returns a sentence on what other examples count for only after the first step, if anything."""
+  later, found = fed.list_later(), []
+  if later:
+    with contextlib.suppress(LeftOut, tf.errors.OpError), fed.opened_later(later):
+      found = _find_mixed(fed, num_parts, is_later=True)
+  names = [f'random {variable.op.name}' if np.ndim(value) else f'{variable.op.name} = {value:,}'
+           for variable, value in later[:3]]
+  return found and [f'At {", ".join(names)}: {found[0]}', *found[1:]]
 
 
 def _judge_beside(fed, orders, num_parts) -> List[str]:
@@ -262,8 +276,17 @@ def _is_by_example(total) -> bool:
   return total.op.type == 'Sum'
 
 
+def _find_returned(total, batch):
+  """Returns the op of which a total is made, behind what counts no filler and no empty tower."""
+  op = total.op
+  if op.type.startswith('Select'):
+    op = op.inputs[1].op
+  returned = op.inputs[0].op
+  return returned.inputs[1].op if _is_by_example(total) and batch.has_filler else returned
+
+
 def _describe_size(fed, gap, num_parts) -> str:
-  returned = fed.list_results(0)[gap.kind, gap.name].op.inputs[0].op
+  returned = _find_returned(fed.list_results(0)[gap.kind, gap.name], fed.towers[0].batch)
   return (f'{_NAMES["sum"].format(gap.name)}, {format_op(returned)}, is no mean over the examples '
           'of a batch: what parts add up to depends on how many examples each of them has, by '
           f'{gap.share:.2g} of it. So the update of a step in {num_parts} parts (towers x '
@@ -372,6 +395,8 @@ def _try_out(fed, sides, orders) -> Tuple[List[Gap], Culprit]:
             fed, tried, gap, reference, other)) for gap in found], culprit
       if found:
         raise LeftOut('rounding decides in this model')
+    elif not np.any(reference['sum', 'loss']):
+      raise LeftOut('the loss of the few rows that were tried is 0')
   return [], Culprit()
 
 

@@ -12,7 +12,7 @@ What is no sum over examples by a setting of its own is made the same on both si
   moments    that no kernel takes: those of the reference's first share, for all
   sums       over all workers, of which no other runs: of that share, for all
 
-No op is added to the graph, and nothing in it is written.
+No op is added to the graph, and no variable keeps what is written.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from towers.tensorflow_v1 import Tensor, replaced, tf
 from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
 from towers.tower.batch_norm.join_towers import find_moments, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
+from towers.tower.drawing.draws import ALIGNED_BLOCKS
 from towers.tower.tower import Tower
 
 _BLOCK = 4  # The numbers of a block of the generator.
@@ -38,6 +39,7 @@ _SHAKE = 1e-5
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _WITH_GRADIENTS = 3  # What a run takes that computes them too, in forward runs.
+_LATER_STEP, _LATER_WEIGHT = 10 ** 6, 0.3
 
 Values = Dict[Tuple[str, str], List[Any]]
 """By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('rows',
@@ -71,7 +73,8 @@ class FedTowers:
 
   Attributes:
     sizes: the rows of each tower, None where it takes any number.
-    unit: what divides the places at which towers may begin: blocks of draws begin there.
+    unit: what divides the places at which towers may begin: where rows draw parts of blocks, their
+      numbers are those of their places only if the tower's first block begins there.
     pool: the rows of all towers' batches, `size` of them.
     forward: the ops of the first tower's loss and metrics.
     totals: the sums over all towers in the first one, each with its own part of it.
@@ -94,7 +97,8 @@ class FedTowers:
     self.graph, self.scope = tower.loss.graph, tower.scope
     self.runs_per_epoch = runs_per_epoch
     self.sizes, place = [each.batch.num_rows for each in towers], tower.batch.row_offset
-    self.unit = 1 if place is None else int(np.gcd(place.multiple, _BLOCK))
+    is_aligned = self.graph.get_collection(ALIGNED_BLOCKS, self.scope)
+    self.unit = int(np.gcd(place.multiple, _BLOCK)) if place is not None and is_aligned else 1
     self._tensors = [tf.nest.flatten(each.batch.tensors) for each in towers]
     batches = [[value[:int(flat[-1])] for value in flat[:-1]] for flat in rows if int(flat[-1])]
     # Towers may pad their batches to other sizes.
@@ -143,6 +147,38 @@ class FedTowers:
     self._returned = [tensor for op in self.kernels for tensor in op.outputs[:3]]
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.forward for tensor in op.outputs)
+
+  def list_later(self) -> List[Tuple[Any, np.ndarray]]:
+    """Returns variables whose first values may hide what depends on others, each with one that it
+    may have later: a step counter that the model reads, as for a weight that grows from 0, and
+    matrices of zeros."""
+    random, step, found = np.random.RandomState(0), tf.train.get_global_step(self.graph), []
+    if step is not None and any(op.name.startswith(self.scope) and step.op in list_ops(op.inputs)
+                                for op in self.forward):
+      found.append((step, np.asarray(_LATER_STEP, step.dtype.as_numpy_dtype)))
+    for index, variable in enumerate(self.towers[0].variables):
+      with self._unlocked():
+        value = tf.get_static_value(variable.initializer.inputs[1])
+      if np.ndim(value) > 1 and not np.any(value):
+        value = (_LATER_WEIGHT * random.randn(*value.shape)).astype(value.dtype)
+        found += [(own, value) for own in {tower.variables[index] for tower in self.towers}]
+    return found
+
+  @contextlib.contextmanager
+  def opened_later(self, values: Sequence[Tuple[Any, np.ndarray]]) -> Iterator[None]:
+    """Opens a context in which variables have other values."""
+    before = self.session.run([variable for variable, _ in values])
+
+    def load(variable, value):
+      self._run(variable.initializer, {variable.initializer.inputs[1]: value})
+
+    try:
+      for variable, value in values:
+        load(variable, value)
+      yield
+    finally:
+      for (variable, _), value in zip(values, before):
+        load(variable, value)
 
   def check(self) -> None:
     """Raises LeftOut if a run would change the program's state, or cannot be repeated."""
@@ -274,8 +310,7 @@ class FedTowers:
           given: Sequence[Dict[Any, Any]] = (), passes: int = 1) -> Iterator[Any]:
     """Yields for each share the values of what `fetch` returns for it, of so many forward runs.
 
-    Towers run together where they share sums. TensorFlow lets nobody feed or fetch what is inside
-    of a branch, but here.
+    Towers run together where they share sums.
     """
     shares = list(zip(side, [*given, *({} for _ in side)]))
     is_together = self.totals and len({share.tower for share in side}) == len(side)
@@ -286,13 +321,21 @@ class FedTowers:
         feed.update(self._feed(share, sum(each.num_real for each in side)))
         feed.update(others)
       began = time.process_time()
-      with replaced(*((self.graph, name, type(getattr(self.graph, name))())
-                      for name in ('_unfeedable_tensors', '_unfetchable_ops'))):
-        found = self.session.run([fetch(share) for share, _ in together], feed)
+      found = self._run([fetch(share) for share, _ in together], feed)
       self._forward_seconds = self._forward_seconds or (
           time.process_time() - began) / (passes * len(together))
       while found:
         yield found.pop(0)
+
+  def _run(self, fetches, feed):
+    with self._unlocked():
+      return self.session.run(fetches, feed)
+
+  def _unlocked(self):
+    """Lets feed and fetch what is inside of a branch too, which TensorFlow lets nobody do, nor feed
+    what somebody has asked the static value of."""
+    return replaced(*((self.graph, name, type(getattr(self.graph, name))())
+                      for name in ('_unfeedable_tensors', '_unfetchable_ops')))
 
   def _feed(self, share, total):
     """Returns what a tower is fed with, on a side of `total` examples."""

@@ -98,9 +98,13 @@ def is_random(op: Any) -> bool:
     if not _SEEDED[op.type]:
       return False
   attr = getattr(op, 'node_def', op).attr
-  # The seeds of fractional pooling, where it is not deterministic, are 0.
   return ('seed' in attr and 'seed2' in attr
           and ('deterministic' not in attr or attr['deterministic'].b))
+
+
+def is_seedless(op: Operation) -> bool:
+  """Returns whether an op pools by regions of chance, for which TensorFlow takes no seed."""
+  return op.type in ('FractionalMaxPool', 'FractionalAvgPool') and not op.get_attr('deterministic')
 
 
 def is_stateless(op: Operation) -> bool:

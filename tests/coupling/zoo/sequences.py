@@ -174,6 +174,15 @@ def embedding_lookup_sparse(b, is_training):
   return ce(tf.nn.embedding_lookup_sparse(table, sp, None, combiner='mean'), b['y'])
 
 
+@case('exact', SEQ)
+def rows_of_a_table_in_a_loop(b, is_training):
+  table = tf.get_variable('t', [12, 4])
+  rows = tf.map_fn(lambda ids: tf.matmul(tf.gather(table, ids), table, transpose_b=True)[:, 0],
+                   b['s'], dtype=tf.float32)
+  rows.set_shape([None, 5])
+  return ce(dense(rows, 4, 'd'), b['y'])
+
+
 @case('exact', XY)
 def array_that_grows(b, is_training):
   rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None, 4])

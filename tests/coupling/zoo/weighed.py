@@ -127,3 +127,17 @@ def tf_losses_weights(b, is_training):
 def tf_losses_plain(b, is_training):
   y, z = tf.one_hot(b['y'], 4), dense(b['x'], 4, 'd')
   return tf.losses.softmax_cross_entropy(y, z, label_smoothing=0.1) + tf.losses.huber_loss(y, z)
+
+
+@case('coupled', XY)
+def weight_that_grows_from_zero(b, is_training):
+  grown = tf.tanh(tf.cast(tf.train.get_or_create_global_step(), tf.float32))
+  z = dense(b['x'], 4, 'd')
+  return ce(z, b['y']) + grown * tf.square(tf.reduce_mean(z))
+
+
+@case('coupled', XY)
+def entropy_behind_weights_of_zero(b, is_training):
+  z = tf.matmul(b['x'], tf.get_variable('w', [6, 4], initializer=tf.zeros_initializer()))
+  mean = tf.reduce_mean(tf.nn.softmax(z), 0)
+  return ce(z, b['y']) + 0.1 * tf.reduce_sum(mean * tf.log(mean))

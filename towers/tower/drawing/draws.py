@@ -52,6 +52,9 @@ from towers.tower.drawing.layouts import Layout, Layouts, find_layouts, guess_la
 _MOST_NUMBERS = 2 ** 26
 # The collection of what `read_pass_shift` has returned.
 PASS_SHIFTS = 'towers/pass_shifts'
+# The collection of blocks that are right only where a tower's first row has the place that the plan
+# gives it: each row takes a part of a block.
+ALIGNED_BLOCKS = 'towers/aligned_blocks'
 # A counter of 64 bits holds the step below the turn, and the turn below that of an outer loop.
 _MOST_STEPS, _MOST_TURNS = 2 ** 32, 2 ** 16
 
@@ -155,7 +158,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   for op in left:
     seeds = randomness.tower_seeds(draws.seed, tower, op.type, op.name[len(scope):])
     randomness.set_seeds(op, *seeds)
-  return left
+  return left + list(filter(randomness.is_seedless, ops))
 
 
 def _warn_of_unknown(ops: Sequence[Operation]) -> None:
@@ -354,6 +357,7 @@ class _Drawer:
         begin = self._place.first * (row_size // in_block * blocks), None
       elif is_static and row_size * self._place.multiple % in_block == 0:
         begin = number // in_block * blocks, None
+        tf.add_to_collection(ALIGNED_BLOCKS, begin[0])
       else:
         begin = number // in_block * blocks, number % in_block
     if is_static:
