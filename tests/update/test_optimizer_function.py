@@ -71,12 +71,16 @@ def test_a_function_updates_as_an_optimizer(function, settings, tmp_path):
 
 
 class Clipped(tf.train.AdamOptimizer):
-  """Clips where optimizers that change gradients do."""
+  """Clips where optimizers that change gradients do, goes by names, and keeps the norms."""
 
   def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-    gradients, variables = zip(*grads_and_vars)
+    gradients, variables = zip(*[
+        (gradient * 0.5 if variable.op.name.startswith('hidden/') else gradient, variable)
+        for gradient, variable in grads_and_vars])
     gradients, _ = tf.clip_by_global_norm(gradients, 0.5)
-    return super().apply_gradients(zip(gradients, variables), global_step, name)
+    norms = tf.get_variable('norms', [len(gradients)], trainable=False)
+    with tf.control_dependencies([norms.assign([tf.norm(gradient) for gradient in gradients])]):
+      return super().apply_gradients(zip(gradients, variables), global_step, name)
 
 
 @pytest.mark.parametrize('settings', small.nightly_but(SETTINGS[2:3], SETTINGS[1:]),

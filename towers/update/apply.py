@@ -5,7 +5,7 @@ from typing import ContextManager, Optional, Sequence, Union
 
 from towers.base.garbage_collector import uncollected
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_needed
+from towers.graph.walk import find_needed, list_ops
 from towers.graph.writes import (
   StepWrites,
   check_once,
@@ -25,7 +25,6 @@ from towers.update.groups import Group
 from towers.update.moving_averages import Averages
 from towers.update.nan_guard import build_is_finite, run_if
 from towers.update.noise import tie_noise
-from towers.update.optimizer_function import FunctionOptimizer
 from towers.update.slots import SlotCreator, make_slots, noting_made
 
 
@@ -127,13 +126,14 @@ def _apply_gradients(reduced, groups, before, gate=None, beside=()):
   # One op to wait for: each update of a thousand variables would wait for a thousand update ops.
   before = [tf.group(*before)] if len(before) > 1 else before
   # Numbers such as momentum are on the host; updates stand with their variables all the same.
-  with tf.control_dependencies(before), tf.variable_creator_scope(SlotCreator(reduced)), \
-      rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
+  with tf.control_dependencies(before), rounding_alike(reduced.all_reduce is not None), \
+      tf.device(HOST):
     applied = list(beside)
     for group, indices in groups:
       optimizer = group.optimizer
-      with _merging_once(optimizer), noting_made(group.names), \
-          gate.gating(optimizer) if gate else contextlib.nullcontext():
+      creator = SlotCreator(reduced, of_replicas=not _has_own_step(optimizer))
+      with tf.variable_creator_scope(creator), _merging_once(optimizer), \
+          noting_made(group.names), gate.gating(optimizer) if gate else contextlib.nullcontext():
         applied.append(_apply_group(optimizer, reduced, indices) if group.every == 1 else
                        _apply_in_turn(group, reduced, indices))
     return applied[0] if len(applied) == 1 else tf.group(*applied)
@@ -154,20 +154,42 @@ def _find_readers(update_ops, reduced):
                  for tensor in source.inputs)]
 
 
+def _has_own_step(optimizer):
+  """Returns whether an optimizer has an `apply_gradients` of its own, or is a function."""
+  return type(optimizer).apply_gradients is not Optimizer.apply_gradients
+
+
 def _apply_group(optimizer, reduced, indices):
-  own, pairs = optimizer, reduced.list_pairs(indices)
-  if type(own).apply_gradients is not Optimizer.apply_gradients:
-    # It may take a norm, in which a row of a table must count once, however many parts it is of.
-    pairs = [(merge_rows(gradient), variable) for gradient, variable in pairs]
-    if reduced.replicas:
-      # Of the gradients of all replicas at once, a global norm would be another.
-      optimizer = FunctionOptimizer(lambda pairs, step: own.apply_gradients(pairs),
-                                    name=type(own).__name__)
-  update = optimizer.apply_gradients(pairs)
+  """Returns the op that updates a group's variables and replicas.
+
+  A step of one's own may take a norm, go by names or keep what is of no weight: it gets each weight
+  once, and each row of a table once, and replicas become copies of what it makes.
+  """
+  is_own = _has_own_step(optimizer)
+  update = optimizer.apply_gradients(
+      [(merge_rows(gradient), variable) for gradient, variable in map(
+          reduced.gradients.__getitem__, indices)] if is_own else reduced.list_pairs(indices))
   if update is None:
-    raise UsageError(f'The optimizer {type(own).__name__} returned None: return the op that '
+    raise UsageError(f'The optimizer {type(optimizer).__name__} returned None: return the op that '
                      'updates the variables, as return super().apply_gradients(…).')
-  return update
+  return _copy_weights(update, reduced, indices) if is_own and reduced.replicas else update
+
+
+def _copy_weights(update, reduced, indices):
+  """Returns the op that copies weights to their replicas, after an update."""
+  # No tower gets its gradients unless all ask for theirs.
+  gradients = [pairs[index][0] for pairs in reduced.replicas for index in indices]
+  copies = [update]
+  with tf.control_dependencies([update, *list_ops(gradients)]):
+    for index in indices:
+      first = reduced.gradients[index][1]
+      with tf.device(first.device):
+        value = first.read_value()
+      for pairs in reduced.replicas:
+        if pairs[index][1] is not first:
+          with tf.device(pairs[index][1].device):
+            copies.append(pairs[index][1].assign(value, read_value=False))
+  return tf.group(*copies)
 
 
 def _apply_in_turn(group, reduced, indices):

@@ -6,8 +6,6 @@ The program counts its steps behind all else, so what a function adds to `global
 
 import contextlib
 import inspect
-import itertools
-import re
 from typing import Any, Callable, Sequence, Tuple
 
 from towers.base.usage_error import UsageError
@@ -15,14 +13,13 @@ from towers.graph.source_lines import format_op
 from towers.graph.walk import find_dependents, find_needed, list_sources
 from towers.graph.writes import READERS, find_writes
 from towers.placement.counters import get_global_step
-from towers.placement.replicas import IS_REPLICA
 from towers.tensorflow_v1 import Gradient, Operation, Optimizer, Variable, stop_waiting, tf
 
 Update = Callable[[Sequence[Tuple[Gradient, Variable]], Variable], Operation]
 
 
 class FunctionOptimizer(Optimizer):
-  """An optimizer that is a function; where every tower has replicas, it is called for each."""
+  """An optimizer that is a function."""
 
   def __init__(self, function: Update, *, name: str = ''):
     """Takes the function, which is called within the step; `name` is its own by default."""
@@ -34,14 +31,7 @@ class FunctionOptimizer(Optimizer):
     """Returns the op that does what the function returns."""
     graph, step = tf.get_default_graph(), get_global_step()
     num_ops = len(graph.get_operations())
-    tags = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
-    returned, num_tags = [], []
-    for _, pairs in itertools.groupby(
-        grads_and_vars, lambda pair: re.findall(IS_REPLICA, pair[1].op.name)):
-      returned.append(self._function(list(pairs), step))
-      num_tags.append(len(tags))
-    del tags[num_tags[0]:]  # The first tower has made the same.
-    ends = tf.nest.flatten(returned)
+    ends = tf.nest.flatten(self._function(list(grads_and_vars), step))
     if not all(hasattr(end, 'op') or isinstance(end, tf.Operation) for end in ends):
       raise UsageError(f'The optimizer {self.get_name()} returned {ends}: return the op that '
                        'updates the variables, as tf.group(*updates).')

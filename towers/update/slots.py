@@ -102,13 +102,13 @@ class SlotCreator:
   `tf.Variable(weight * 0)` is computed anew, from the initial value of the weight.
   """
 
-  def __init__(self, reduced: ReducedGradients):
-    """Takes the gradients, in the name scope of their update."""
+  def __init__(self, reduced: ReducedGradients, *, of_replicas: bool):
+    """Takes the gradients, in the name scope of their update; replicas may have slots too."""
     self._graph = tf.get_default_graph()
     self._scope = self._graph.get_name_scope() + '/'
     self._towers = reduced.towers
-    self._weights = tuple(
-        f'{weight.op.name}/' for _, weight in reduced.gradients) if reduced.replicas else ()
+    weights = reduced.gradients if reduced.replicas and of_replicas else ()
+    self._weights = tuple(f'{weight.op.name}/' for _, weight in weights)
 
   def __call__(self, next_creator: Callable[..., Variable], **settings: Any) -> Variable:
     """Makes a variable, a replica if it is a replica's slot."""
