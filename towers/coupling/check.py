@@ -223,13 +223,11 @@ def _find_mixed(fed, num_parts, is_later=False) -> List[str]:
 
 def _find_later(fed, num_parts) -> List[str]:
   """Returns a sentence on what other examples count for only after the first step, if anything."""
-  later, found = fed.list_later(), []
-  if later:
-    with contextlib.suppress(LeftOut, tf.errors.OpError), fed.opened_later(later):
+  found, (names, fed.mode) = [], fed.find_later()
+  if names:
+    with contextlib.suppress(LeftOut, tf.errors.OpError):
       found = _find_mixed(fed, num_parts, is_later=True)
-  names = [f'random {variable.op.name}' if np.ndim(value) else f'{variable.op.name} = {value:,}'
-           for variable, value in later[:3]]
-  return found and [f'At {", ".join(names)}: {found[0]}', *found[1:]]
+  return found and [f'At {", ".join(names[:3])}: {found[0]}', *found[1:]]
 
 
 def _judge_beside(fed, orders, num_parts) -> List[str]:

@@ -12,7 +12,7 @@ What is no sum over examples by a setting of its own is made the same on both si
   moments    that no kernel takes: those of the reference's first share, for all
   sums       over all workers, of which no other runs: of that share, for all
 
-No op is added to the graph, and no variable keeps what is written.
+No op is added to the graph, and nothing in it is written.
 """
 
 import contextlib
@@ -40,6 +40,7 @@ _SHAKE = 1e-5
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _WITH_GRADIENTS = 3  # What a run takes that computes them too, in forward runs.
 _LATER_STEP, _LATER_WEIGHT = 10 ** 6, 0.3
+_MOST_ZEROS = 2 ** 24  # Of a matrix, in place of which random numbers are tried.
 
 Values = Dict[Tuple[str, str], List[Any]]
 """By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('rows',
@@ -83,7 +84,7 @@ class FedTowers:
     updates: that may do so, but for those of moving averages, each with what it assigns, and where;
       nothing where it follows another or is in a branch or a loop, and so cannot be fetched.
     given: what is fed to each share of the other side beside its rows, once measured.
-    mode: what every run is fed with too, as the switch of validation.
+    mode: what every run is fed with too, as the switch of validation, or what is read later.
     runs_per_epoch: as for `check_towers`: with it no run begins that would take longer than may be.
   """
 
@@ -148,37 +149,27 @@ class FedTowers:
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.forward for tensor in op.outputs)
 
-  def list_later(self) -> List[Tuple[Any, np.ndarray]]:
-    """Returns variables whose first values may hide what depends on others, each with one that it
-    may have later: a step counter that the model reads, as for a weight that grows from 0, and
-    matrices of zeros."""
-    random, step, found = np.random.RandomState(0), tf.train.get_global_step(self.graph), []
-    if step is not None and any(op.name.startswith(self.scope) and step.op in list_ops(op.inputs)
-                                for op in self.forward):
-      found.append((step, np.asarray(_LATER_STEP, step.dtype.as_numpy_dtype)))
-    for index, variable in enumerate(self.towers[0].variables):
-      with self._unlocked():
-        value = tf.get_static_value(variable.initializer.inputs[1])
-      if np.ndim(value) > 1 and not np.any(value):
-        value = (_LATER_WEIGHT * random.randn(*value.shape)).astype(value.dtype)
-        found += [(own, value) for own in {tower.variables[index] for tower in self.towers}]
-    return found
-
-  @contextlib.contextmanager
-  def opened_later(self, values: Sequence[Tuple[Any, np.ndarray]]) -> Iterator[None]:
-    """Opens a context in which variables have other values."""
-    before = self.session.run([variable for variable, _ in values])
-
-    def load(variable, value):
-      self._run(variable.initializer, {variable.initializer.inputs[1]: value})
-
-    try:
-      for variable, value in values:
-        load(variable, value)
-      yield
-    finally:
-      for (variable, _), value in zip(values, before):
-        load(variable, value)
+  def find_later(self) -> Tuple[List[str], Dict[Tensor, np.ndarray]]:
+    """Returns in words, and to feed, what towers may read later, where first values may hide what
+    depends on others: of a step counter, by which a weight grows from 0, and of zeros."""
+    step, random = tf.train.get_global_step(self.graph), np.random.RandomState(0)
+    later = {} if step is None else {step.handle.op: (
+        f'global_step = {_LATER_STEP:,}', np.asarray(_LATER_STEP, step.dtype.as_numpy_dtype))}
+    for variable in self.towers[0].variables:
+      if variable.shape.ndims > 1 and variable.shape.num_elements() <= _MOST_ZEROS:
+        with self._unlocked():
+          value = tf.get_static_value(variable.initializer.inputs[1])
+        if value is not None and not np.any(value):
+          later[variable.handle.op] = f'random {variable.op.name}', (
+              _LATER_WEIGHT * random.randn(*value.shape)).astype(value.dtype)
+    reads = [op for op in sort(self.forward) if op.type == 'ReadVariableOp'
+             and op.name.startswith(self.scope) and op.inputs[0].op in later]
+    fed: Dict[Tensor, np.ndarray] = {}
+    for read in reads:
+      for index in range(len(self.towers)):
+        with contextlib.suppress(LeftOut):  # Clones may take what the first tower reads.
+          fed[self.find_peer(read.outputs[0], index)] = later[read.inputs[0].op][1]
+    return list(dict.fromkeys(later[read.inputs[0].op][0] for read in reads)), fed
 
   def check(self) -> None:
     """Raises LeftOut if a run would change the program's state, or cannot be repeated."""
