@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1 import control_flow_v1, tf
 
 
 @pytest.mark.parametrize('indices', [[[1], [0], [1]], [[1, 2], [0, 0], [1, 2]], [[[1], [2]]]],
@@ -36,7 +36,8 @@ def test_a_branch_in_a_loop_reads_a_variable_as_its_value(read, dtype, size):
                                  lambda: total * total)
       return tf.while_loop(lambda turn, _: turn < 4, body, (0, tf.ones([5, 4], dtype)))[1]
 
-    own, expected = [tf.convert_to_tensor(tf.gradients(loop(source), variable)[0])
-                     for source in (variable, variable.read_value())]
+    with control_flow_v1():
+      own, expected = [tf.convert_to_tensor(tf.gradients(loop(source), variable)[0])
+                       for source in (variable, variable.read_value())]
     session.run(tf.global_variables_initializer())
     np.testing.assert_array_equal(*session.run([own, expected]))

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from typing import Any, Callable, ContextManager, Iterator, Tuple
+from typing import Any, Callable, ContextManager, Iterator, List, Tuple
 
 from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops, math_ops
 
@@ -54,8 +54,12 @@ def replaced(*names: Tuple[Any, str, Any]) -> Iterator[None]:
 
 
 def control_flow_v1() -> ContextManager[None]:
-  """Lets `tf.cond` and `tf.while_loop` make ops of the graph, never functions; a context."""
-  return replaced((control_flow_util, 'ENABLE_CONTROL_FLOW_V2', False))
+  """Lets `tf.cond` and `tf.while_loop` make ops of the graph, never functions, and mends gradients
+  of what their branches read; a context."""
+  mended: List[Tuple[Any, str, Any]] = [(math_ops, '_as_indexed_slices_list', _list_rows)]
+  if IS_1:  # 2.x has these zeros.
+    mended.append((control_flow_state.ControlFlowState, 'ZerosLike', _make_zeros))
+  return replaced((control_flow_util, 'ENABLE_CONTROL_FLOW_V2', False), *mended)
 
 
 def dense_where_mixed() -> ContextManager[None]:
@@ -136,7 +140,4 @@ def _tie(rows):
 
 
 _list_other_rows = math_ops._as_indexed_slices_list
-math_ops._as_indexed_slices_list = _list_rows
-if IS_1:  # 2.x has them.
-  _make_other_zeros = control_flow_state.ControlFlowState.ZerosLike
-  control_flow_state.ControlFlowState.ZerosLike = _make_zeros
+_make_other_zeros: Any = IS_1 and control_flow_state.ControlFlowState.ZerosLike
