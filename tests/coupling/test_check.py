@@ -490,8 +490,10 @@ def test_rows_that_fill_a_batch_up_and_change_the_loss_are_refused(caplog):
     judge(model, xy(), caplog, num_towers=1, last_batch='pad')
 
 
+@pytest.mark.parametrize('has_tower', [False, True])
 @pytest.mark.parametrize('num_validation, of_rows', [(13, False), (13, True), (24, False)])
-def test_rows_that_fill_validation_up_and_change_it_are_named(num_validation, of_rows, caplog):
+def test_rows_that_fill_validation_up_and_change_it_are_named(
+    num_validation, of_rows, has_tower, caplog):
   def model(batch, is_training):
     x = dense(batch['x'], 4, 'd')
     rows = towers.all_rows(x) if of_rows else x
@@ -500,7 +502,7 @@ def test_rows_that_fill_validation_up_and_change_it_are_named(num_validation, of
     return ce(x - total / count, batch['y'])
 
   judge(model, xy(), caplog, num_towers=3, last_batch='carry', batch_size=12,
-        validation=xy(num_validation)())
+        validation_tower=has_tower, validation=xy(num_validation)())
   told = [record.getMessage() for record in caplog.records]
   assert [text for text in told if 'of validation up' in text] == told
   assert bool(told) == (num_validation == 13 and not of_rows)

@@ -109,19 +109,22 @@ def check_program(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> 
   check_towers(program.towers, session, rows, num_parts=_count_parts(program),
                num_workers=program.workers.num_workers,
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
-  if sums - of_layers and rows is not None and program.towers[0].batch.pads_validation:
-    _warn_of_filler(program, session, rows)
+  if sums - of_layers and rows is not None and program.validation and plan.carries:
+    _warn_of_filler(program.validation, session, rows)
 
 
-def _warn_of_filler(program, session, rows) -> None:
+def _warn_of_filler(validation, session, rows) -> None:
   """Warns of a model whose sums over all towers count rows that fill batches of validation up."""
-  plan, towers = program.validation.feed.inputs.plan, program.towers
+  plan, towers = validation.feed.inputs.plan, validation.towers
   if plan.is_even and plan.num_rows * len(towers) * plan.num_workers == plan.micro_batch_size:
     return
-  with program.graph.as_default(), contextlib.suppress(LeftOut, tf.errors.OpError):
+  with towers[0].loss.graph.as_default(), contextlib.suppress(LeftOut, tf.errors.OpError):
     fed = FedTowers(towers, session, rows, plan.num_workers, plan.steps_per_epoch * len(towers))
-    fed.mode = {program.validation.is_validating: True}
-    found = _find_filler(fed) if fed.size and fed.sizes[0] else ''
+    if validation.has_tower:
+      session.run(validation.snapshot_op)
+    else:
+      fed.mode = {validation.is_validating: True}
+    found = _find_filler(fed, names_op=False) if fed.size and fed.sizes[0] else ''
     if found:
       logging.getLogger('towers').warning(
           'last_batch=carry fills batches of validation up with rows that must not count. %s: take '
@@ -182,7 +185,7 @@ def _check_filler(fed) -> None:
     raise UsageError(f'{what} {found}: {_PAD_FIX}.')
 
 
-def _find_filler(fed) -> str:
+def _find_filler(fed, names_op=True) -> str:
   """Returns what rows change that only fill a batch up, and by how much; or ''."""
   fed.check()
   index = np.arange(fed.sizes[0])
@@ -196,7 +199,7 @@ def _find_filler(fed) -> str:
             for side in (reference, other)]
   for gap in _find_gaps(fed, *firsts):
     # Behind sums of all towers the first op that is not linear would be named.
-    culprit = Culprit() if fed.totals else _locate(
+    culprit = Culprit() if fed.totals or not names_op else _locate(
         fed, sides, fed.shake(sides.reference), [gap])
     return (f'{_NAMES["sum"].format(gap.name)} depends on them, by {gap.share:.2g} of itself'
             f'{culprit.text}')
