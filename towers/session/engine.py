@@ -135,8 +135,8 @@ class Engine:
 
   def count_from(self, point: ResumePoint) -> None:
     """Counts steps and examples on from where the variables are."""
-    self.step, self.plan = point.step, self.program.plan.resumed_at(point)
-    self.metrics.count_by(self.plan)
+    self.step = point.step
+    self.metrics.plan = self.plan = self.program.plan.resumed_at(point)
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
@@ -171,17 +171,18 @@ class Engine:
     if not self._is_checked:
       self._check([[feeds[0][part] for part in template.flatten()]
                    for template in program.feed.templates])
+    self.metrics.mark()  # By the former plan.
     # The step is the last one of an epoch, which may be smaller.
-    self.plan = program.plan._replace(
+    self.plan = self.metrics.plan = program.plan._replace(
         num_examples=count, last_batch='keep',
         since=ResumePoint(step, self.plan.examples_before(step)))
-    self.metrics.count_by(self.plan)
     fed = itertools.cycle(feeds)  # Again where the step is taken again.
     self.calls.run_by(lambda run, fetches: run(fetches, next(fed)))
     try:
       yield
     finally:
       self.calls.run_by(None)
+      self.metrics.mark()
       self.count_from(ResumePoint(self.step, self.plan.examples_before(self.step)))
 
   def start_validation(self) -> None:
@@ -218,6 +219,7 @@ class Engine:
       return
     self.training_moved = True
     plan = self.program.plan
+    self.metrics.mark()  # By the former plan.
     self.count_from(ResumePoint(step, seen, *divmod(seen, plan.examples_per_epoch)))
     if seen == plan.examples_before(step):
       return  # As in a run of which nothing was set.

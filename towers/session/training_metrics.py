@@ -9,7 +9,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from towers.input.plan import Plan
 from towers.training_graph import TrainingGraph
 from towers.validation import find_means
 
@@ -18,11 +17,15 @@ _MOST_KEPT = 1000
 
 
 class TrainingMetrics:
-  """The loss, the metrics and the input wait of a program's training steps."""
+  """The loss, the metrics and the input wait of a program's training steps.
+
+  Attributes:
+    plan: of the training split, from where the session has resumed.
+  """
 
   def __init__(self, program: TrainingGraph):
     tower = program.towers[0]
-    self._plan = program.plan
+    self.plan = program.plan
     self._tower, self._weighted = tower, list(tower.weights)
     # Of the vector of metrics, in what a step fetches.
     self._index: Optional[int] = None
@@ -52,11 +55,6 @@ class TrainingMetrics:
     if not step % _MOST_KEPT:
       self._sum_up()
     return loss
-
-  def count_by(self, plan: Plan) -> None:
-    """Counts the examples of later steps by another plan of the training split."""
-    self._sum_up()
-    self._plan = plan
 
   def add_wait(self, seconds: float) -> None:
     """Adds the input wait of a run that ends no step."""
@@ -104,7 +102,7 @@ class TrainingMetrics:
     if self._has_count:
       counts = sums[:, -1]
     else:
-      indices, plan = np.array(steps), self._plan
+      indices, plan = np.array(steps), self.plan
       planned = np.asarray(plan.examples_before(indices + 1)) - plan.examples_before(indices)
       counts = (planned if found[0] is None else np.array(found))[done]
       self._sums[-1] += counts.sum()
