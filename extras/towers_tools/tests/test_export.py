@@ -229,8 +229,8 @@ def test_exporting_again_replaces_it_and_a_full_disk_leaves_what_was_there(
     (['--predict=saved', '--export_dir=served'], ['predict=saved', 'no JPEG']),
     (['--predict=images.npy', '--checkpoint_dir=saved', '--model=lenet'],
      ['another model', 'conv1']),
-    (['--predict=images.npy', '--export_dir=served', '--result_file=/nowhere/answers'],
-     ['/nowhere/answers'])])
+    (['--predict=images.npy', '--export_dir=served', '--result_file=/sys/nowhere/answers'],
+     ['/sys/nowhere/answers'])])
 def test_mistakes_are_named(served, flags, words, capsys, monkeypatch):
   np.save(str(served / 'wrong.npy'), np.zeros([5, 28, 28]))
   monkeypatch.chdir(str(served))

@@ -154,8 +154,8 @@ def test_steps_are_a_range_that_is_checked(capsys, tmp_path):
     with pytest.raises(UsageError, match='trace_steps=.*as 10:12'):
       parse_trace_steps(text)
   with tf.Graph().as_default():
-    assert main.main(['main.py', '--trace_steps=2', '--trace_file=/nowhere/trace.json']) == 2
-    assert 'trace_file=/nowhere/trace.json' in capsys.readouterr().err
+    assert main.main(['main.py', '--trace_steps=2', '--trace_file=/sys/nowhere/trace.json']) == 2
+    assert 'trace_file=/sys/nowhere/trace.json' in capsys.readouterr().err
     assert main.main(['main.py', '--device=cpu', '--model=linear', '--batch_size=400', '--steps=3',
                       '--trace_steps=2', f"--trace_file={tmp_path / 'trace.json'}"]) == 0
   assert [bar[3] for bar in read(tmp_path / 'trace.json')['session.run']] == ['step 2']
