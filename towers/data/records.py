@@ -15,7 +15,7 @@ import numpy as np
 
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, find_own_line
 from towers.data.arrays import check_name
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.components import Components, describe_shapes, find_components
@@ -166,7 +166,9 @@ def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
     try:
       dataset = tf.data.Dataset.from_tensors(record).map(as_written(parse))
     except (TypeError, ValueError, AttributeError, KeyError) as error:
-      raise UsageError(f'{name}: parse cannot be built: {error}') from error
+      line = find_own_line(error.__traceback__)
+      raise UsageError(f'{name}: parse cannot be built: {type(error).__name__}, {error}'
+                       f'{line and ", at "}{line}') from error
     check_draws(dataset, name)
     components = find_components(dataset, name)
     kind, quotes = find_parsing(dataset)
