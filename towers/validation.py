@@ -232,7 +232,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
 
 
 def _check_read_inside(variables, ops):
-  """Refuses a tower, of these ops, for which others read what training towers change meanwhile.
+  """Refuses a tower that needs, besides its own ops, others that read what training changes.
 
   The `variables`, by name, have snapshots; others were made before the program.
   """

@@ -162,8 +162,9 @@ class FedTowers:
         if value is not None and not np.any(value):
           later[variable.handle.op] = f'random {variable.op.name}', (
               _LATER_WEIGHT * random.randn(*value.shape)).astype(value.dtype)
-    reads = [op for op in sort(self.forward) if op.type == 'ReadVariableOp'
-             and op.name.startswith(self.scope) and op.inputs[0].op in later]
+    reads = sorted((op for op in self.forward if op.type == 'ReadVariableOp'
+                    and op.name.startswith(self.scope) and op.inputs[0].op in later),
+                   key=lambda op: op._id)
     fed: Dict[Tensor, np.ndarray] = {}
     for read in reads:
       for index in range(len(self.towers)):
@@ -312,15 +313,12 @@ class FedTowers:
         feed.update(self._feed(share, sum(each.num_real for each in side)))
         feed.update(others)
       began = time.process_time()
-      found = self._run([fetch(share) for share, _ in together], feed)
+      with self._unlocked():
+        found = self.session.run([fetch(share) for share, _ in together], feed)
       self._forward_seconds = self._forward_seconds or (
           time.process_time() - began) / (passes * len(together))
       while found:
         yield found.pop(0)
-
-  def _run(self, fetches, feed):
-    with self._unlocked():
-      return self.session.run(fetches, feed)
 
   def _unlocked(self):
     """Lets feed and fetch what is inside of a branch too, which TensorFlow lets nobody do, nor feed

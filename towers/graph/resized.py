@@ -62,8 +62,8 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[s
       import_placed(definition, name='', input_map=used, return_elements=[])
     except ValueError:
       return {}
-    return {name: given[name] if name in given else copy.get_tensor_by_name(name)
-            for name in (tensor.name for tensor in tensors)}
+    return {tensor.name: given[tensor.name] if tensor.name in given else
+            copy.get_tensor_by_name(tensor.name) for tensor in tensors}
 
 
 def list_grown(tensor: Any, size: int) -> List[Tuple[int, int]]:

@@ -190,7 +190,7 @@ def _take(mode, get_nexts, plan):
   if mode == 'shard':
     batches = []
     for index, get_next in enumerate(get_nexts):
-      with tf.name_scope(f'iterator_{index}'):  # By which a failure is told.
+      with tf.name_scope(f'iterator_{index}'):  # A failure names it.
         batches.append(get_next())
     return batches
   [get_next] = get_nexts
