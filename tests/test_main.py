@@ -20,8 +20,8 @@ from towers.cli import command_line
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss',
     'train_accuracy', 'train_top_5', 'validation_loss', 'validation_accuracy', 'validation_top_5',
-    'validation_examples', 'stopped', 'examples_per_second',
-    'input_wait', 'first_losses', 'all_reduce_bytes', 'setup_seconds', 'xla_compilations',
+    'validation_examples', 'best', 'stopped', 'examples_per_second', 'input_wait',
+    'first_losses', 'all_reduce_bytes', 'setup_seconds', 'xla_compilations',
     'tensorflow_version']
 QUICK = ['--model=linear', '--batch_size=100', '--steps=45', '--seed=3', '--schedule=constant']
 

@@ -29,6 +29,7 @@ def test_the_best_is_better_than_all_before_it_and_patience_counts_from_it(metri
   assert best == [True, True, False, False, True, False, False, False]
   assert stopped == [False] * 7 + [True]
   assert history.best_first() == [5, 6, 2, 3, 1, 7, 8] and 'after step 5' in history.describe_best()
+  assert history.best == {'loss': 1, 'accuracy': -1, 'step': 5}
 
 
 @pytest.mark.parametrize('metric, is_best', [
@@ -74,6 +75,7 @@ def test_nothing_but_nan_is_never_the_best_and_stops():
   history, best, stopped = history_of([math.nan] * 3, patience=2)
   assert best == [False] * 3 and stopped == [False, True, True]
   assert history.describe_best() == 'loss nan: none had a loss that is a number'
+  assert history.best is None
 
 
 def test_what_is_read_is_what_was_known_at_that_step(tmp_path):

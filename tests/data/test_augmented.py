@@ -1,5 +1,7 @@
 """Examples augmented by a function of one's own: the same on any towers, and after a resume."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -153,6 +155,23 @@ def test_other_draws_in_the_function_are_refused_by_name(of_batches):
   examples = towers.augmented(of_arrays(None), flip, of_batches=of_batches)
   with pytest.raises(UsageError, match=r'\(RandomUniform\) draws by a state .* draws.uniform'):
     train(examples, num_towers=2)
+
+
+@pytest.mark.parametrize('draw', [lambda: np.random.rand(), random.random])
+@pytest.mark.parametrize('who', ['the function of towers.augmented', 'parse'])
+def test_numbers_that_python_draws_once_for_all_examples_are_refused(who, draw, tmp_path):
+  def brighten(image, draws=None):
+    del draws
+    return tf.cast(image, tf.float32) * np.float32(draw())
+
+  with tf.io.TFRecordWriter(str(tmp_path / 'images')) as writer:
+    writer.write(IMAGES[0].tobytes())
+  with pytest.raises(UsageError, match=f'{who} draws by numpy.*draws.uniform'):
+    if who == 'parse':
+      towers.from_tfrecords(str(tmp_path / 'images'), lambda record: brighten(
+          tf.io.decode_raw(record, tf.uint8)))
+    else:
+      train(towers.augmented(towers.from_arrays(IMAGES), brighten), num_towers=2)
 
 
 @pytest.mark.parametrize('kind', ['uniform', 'normal'])

@@ -83,9 +83,15 @@ class History:
     return [step for _, step in sorted(pair for pair in values if pair[0] < math.inf)]
 
   @property
+  def best(self) -> Optional[Dict[str, Any]]:
+    """The means of the best validation by name, with its 'step'; None without any."""
+    best = self.best_first()[:1]
+    return next((dict(means) for means in self._validations[::-1] if [means['step']] == best), None)
+
+  @property
   def is_best(self) -> bool:
     """Whether the last validation is a new best."""
-    return bool(self._validations) and self.best_first()[:1] == [self._validations[-1]['step']]
+    return self.best is not None and self.best['step'] == self._validations[-1]['step']
 
   @property
   def has_stopped(self) -> bool:
@@ -97,12 +103,10 @@ class History:
 
   def describe_best(self) -> str:
     """Returns the best validation in words, or that there is none."""
-    best = self.best_first()
-    if not best:
-      return f'{self.metric.name} nan: none had a {self.metric.name} that is a number'
-    [*_, value] = [validation[self.metric.name] for validation in self._validations
-                   if validation['step'] == best[0]]
-    return f'{self.metric.name} {value:.4f} after step {best[0]}'
+    name, best = self.metric.name, self.best
+    if best is None:
+      return f'{name} nan: none had a {name} that is a number'
+    return f"{name} {best[name]:.4f} after step {best['step']}"
 
   @property
   def content(self) -> Dict[str, Any]:

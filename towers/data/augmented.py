@@ -11,6 +11,7 @@ from typing import Any, Callable
 
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.components import naming_errors
+from towers.data.dataset_ops import no_python_draws
 from towers.data.example_draws import Draws
 from towers.data.examples import Examples
 
@@ -100,13 +101,12 @@ def _call_checked(function, example, draws, name, *, rows):
   from towers.tensorflow_v1 import tf
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
-  of = 'a batch' if rows.ndims else 'an example'
-  with naming_errors(example, f'{name}: the function of towers.augmented', of):
+  of, who = 'a batch' if rows.ndims else 'an example', f'{name}: the function of towers.augmented'
+  with naming_errors(example, who, of), no_python_draws(who):
     changed = function(example, draws)
   if changed is None or tf.is_tensor(changed) and len(tf.nest.flatten(example)) > 1:
     what = 'None' if changed is None else 'one tensor of an example of several'
-    raise UsageError(f'{name}: the function of towers.augmented returned {what}: return the whole '
-                     'example, as image, label.')
+    raise UsageError(f'{who} returned {what}: return the whole example, as image, label.')
   for op in graph.get_operations()[num_ops:]:
     if is_random(op):
       raise UsageError(f'{name}: {op.name} ({op.type}) draws by a state of its own in a function '
@@ -115,9 +115,9 @@ def _call_checked(function, example, draws, name, *, rows):
   for index, part in enumerate(tf.nest.flatten(changed) if rows.ndims else ()):
     shape = tf.convert_to_tensor(part).shape
     if not shape[:1].is_compatible_with(rows):
-      raise UsageError(f'{name}: the function of towers.augmented returned the shape {shape} as '
-                       f'component {index} of a batch of {rows[0]}: return a row for each example; '
-                       'or leave of_batches=True out, and it gets single examples.')
+      raise UsageError(f'{who} returned the shape {shape} as component {index} of a batch of '
+                       f'{rows[0]}: return a row for each example; or leave of_batches=True out, '
+                       'and it gets single examples.')
   return changed
 
 

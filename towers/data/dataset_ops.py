@@ -1,7 +1,11 @@
 """Data set ops: what the ops of a tf.data.Dataset show of it before any element is read."""
 
+import contextlib
+import random
 import re
 from typing import Any, Iterator, Tuple
+
+import numpy as np
 
 from towers.base.usage_error import UsageError
 
@@ -63,6 +67,27 @@ def check_draws(dataset: Any, name: str) -> None:
             'data set, which would be others on other towers and after a resume. Leave it out '
             'there, and draw in towers.augmented(examples, function): what function(example, '
             'draws) draws depends on the seed, the epoch and the number of the example alone.')
+
+
+@contextlib.contextmanager
+def no_python_draws(who: str) -> Iterator[None]:
+  """Opens a context in which `who`, a function of the input, becomes ops, and draws nothing.
+
+  Raises:
+    UsageError: numpy or Python has drawn, once for all examples.
+  """
+  before = _read_states()
+  yield
+  if _read_states() != before:
+    raise UsageError(f'{who} draws by numpy, or by Python\'s random, which happens once, when it '
+                     'becomes ops: all examples would get the same numbers. Draw in '
+                     'towers.augmented(examples, function), by draws.uniform, .normal, .integer, '
+                     '.crop or .flip.')
+
+
+def _read_states():
+  _, keys, *rest = np.random.get_state()
+  return random.getstate(), keys.tobytes(), rest
 
 
 def _walk(op: Any) -> Iterator[Any]:

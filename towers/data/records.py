@@ -20,7 +20,7 @@ from towers.data.arrays import check_name
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.components import Components, describe_shapes, find_components
 from towers.data.composite import encode_example
-from towers.data.dataset_ops import check_draws, find_parsing
+from towers.data.dataset_ops import check_draws, find_parsing, no_python_draws
 from towers.data.examples import Examples
 from towers.data.formats.example import make_quotable, read_example
 from towers.data.formats.tfrecord import FileIndex, Records, load_index
@@ -135,7 +135,8 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
                     bad_records: BadRecords) -> Examples:
   """Makes a split of records; see `from_tfrecords`."""
   def parse_to_dense(record):
-    return encode_example(parse(record), name)
+    with no_python_draws(f'{name}: parse'):
+      return encode_example(parse(record), name)
 
   payload, first = _parse_first(records, parse_to_dense, name, bad_records)
   reader = _Reader(records, parse_to_dense, first.one_shape, payload, first.kind,

@@ -110,6 +110,11 @@ class Run:
             **{f'validation_{name}': mean for name, mean in self.validation.items()}}
 
   @property
+  def best(self) -> Optional[Dict[str, Any]]:
+    """The means of the best validation so far, those before a resume included, with its 'step'."""
+    return self._history.best
+
+  @property
   def train_seconds(self) -> float:
     """Seconds of training in this process, without pauses and the first step."""
     return self._progress.train_seconds

@@ -29,7 +29,7 @@ def build_result(run: Any, progress: Any, loop: Any, *, trained: Dict[str, float
       **{f'train_{name}': mean for name, mean in trained.items() if name != 'loss'},
       **{f'validation_{name}': value.tolist() if isinstance(value, np.ndarray) else value
          for name, value in {'loss': None, **run.validation}.items()},
-      validation_examples=run.validation_examples, stopped=loop.stopped,
+      validation_examples=run.validation_examples, best=run.best, stopped=loop.stopped,
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
       first_losses=session.training_metrics.first_losses,
       all_reduce_bytes=None if all_reduce is None else all_reduce.num_bytes,
