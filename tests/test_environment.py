@@ -245,7 +245,8 @@ def test_only_one_folder_imports_tensorflow():
   # devices asks TensorFlow which kernels it has; models of others use what TensorFlow itself has.
   importers -= {'benchmarks/harness/worker_steps.py', 'tests/harness/device_audit.py',
                 'tests/coupling/zoo/parts.py', 'tests/placement/test_gpu_memory.py',
-                'tests/tensorflow_v1/test_norms.py', 'tests/tower/batch_norm/test_other_layers.py'}
+                'tests/tensorflow_v1/test_norms.py',
+                'tests/tower/batch_norm/test_sync_other_layers.py'}
   # Programs of users take it by its own name.
   importers = {path for path in importers if not path.startswith('examples/')}
   assert {os.path.dirname(path) for path in importers} == {'towers/tensorflow_v1'}

@@ -66,8 +66,8 @@ _AT_HOME = {
     'towers.reduce.all_reduce': 'Votes',
     'towers.reduce.average': 'average_gradients',
     'towers.reduce.broadcast': 'Broadcast build_broadcast',
-    'towers.reduce.gradients': 'ReducedGradients build_gradient_norm clip_gradients '
-                               'unscale_gradients',
+    'towers.reduce.clip': 'build_gradient_norm clip_gradients',
+    'towers.reduce.gradients': 'ReducedGradients unscale_gradients',
     'towers.tower.precision': 'LossScale Precision build_precision',
     'towers.tower.tower': 'Tower',
     'towers.tower.model_call': 'Model',

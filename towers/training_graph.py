@@ -39,7 +39,8 @@ from towers.placement.workers import Workers
 from towers.placement.xla import compiles
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
-from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
+from towers.reduce.clip import build_gradient_norm, clip_gradients
+from towers.reduce.gradients import unscale_gradients
 from towers.settings.program_settings import ProgramSettings
 from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.foreign.calls import IDLE_OPTIMIZERS

@@ -9,7 +9,8 @@ from tests.update.test_nan_guard import looked_up
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input import pipeline
-from towers.reduce.gradients import ReducedGradients, build_gradient_norm, clip_gradients
+from towers.reduce.clip import build_gradient_norm, clip_gradients
+from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import tf
 
 

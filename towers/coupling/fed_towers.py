@@ -27,7 +27,7 @@ from towers.graph.writes import find_step_writes
 from towers.placement.randomness import find_draws, is_random
 from towers.tensorflow_v1 import Tensor, replaced, tf
 from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
-from towers.tower.batch_norm.join_towers import find_moments, is_moving_average
+from towers.tower.batch_norm.join_moments import find_moments, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
 from towers.tower.drawing.draws import ALIGNED_BLOCKS
 from towers.tower.tower import Tower

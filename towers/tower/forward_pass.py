@@ -9,7 +9,7 @@ from towers.input.batch import Batch
 from towers.tensorflow_v1 import Variable, tf
 from towers.tower.all_towers import joining
 from towers.tower.apart import check_apart, check_penalties
-from towers.tower.batch_norm.other_layers import check_joined
+from towers.tower.batch_norm.sync_other_layers import check_joined
 from towers.tower.drawing.draws import tie_draws, warn_of_left
 from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall

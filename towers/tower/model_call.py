@@ -10,7 +10,7 @@ from towers.graph.postponed import postpone_writes
 from towers.placement import variables
 from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.tower.all_towers import is_own
-from towers.tower.batch_norm.other_layers import joining_norms
+from towers.tower.batch_norm.sync_other_layers import joining_norms
 from towers.tower.drawing.draws import Draws
 from towers.tower.foreign.calls import call_as_is
 from towers.tower.foreign.python_switch import answering

@@ -23,7 +23,7 @@ from towers.placement.workers import ALONE, Workers
 from towers.tensorflow_v1 import Tensor
 from towers.tower import global_batch
 from towers.tower.all_towers import join_sums
-from towers.tower.batch_norm.join_towers import BATCH_NORMS, join_moments, needs_all_moments
+from towers.tower.batch_norm.join_moments import BATCH_NORMS, join_moments, needs_all_moments
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.cloning.cloner import Cloner
 from towers.tower.drawing.draws import begin_draws, read_pass_shift

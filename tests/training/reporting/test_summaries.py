@@ -14,7 +14,8 @@ import towers
 from tests.harness import faults, small
 from towers import data, models
 from towers.placement.counters import get_examples_seen
-from towers.reduce.gradients import ReducedGradients, build_gradient_norm
+from towers.reduce.clip import build_gradient_norm
+from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import tf
 from towers.training.reporting.summaries import Summaries
 from towers.training_graph import TrainingGraph
