@@ -9,7 +9,7 @@ import pytest
 import towers
 from tests.harness import small
 from towers.session import inference
-from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1 import load_keras, tf
 
 NUM = 11
 FEATURES, LABELS = small.random_examples(NUM, seed=7).arrays
@@ -206,8 +206,13 @@ def test_a_kept_function_has_the_weights_of_now(shape, tmp_path, monkeypatch):
 
   with program.session() as session:
     saved = session.save(str(tmp_path))
+    keras = load_keras().backend
+    keras.set_session(session.tf_session)
+    by_keras = keras.function([], [add])
+    handle = session.tf_session.partial_run_setup([add])
     for change in (session.train, session.train, lambda: session.run(add),
-                   lambda: session.tf_session.run(add),
+                   lambda: session.tf_session.run(add), lambda: by_keras([]),
+                   lambda: session.tf_session.partial_run(handle, add),
                    session.tf_session.make_callable(add),
                    lambda: variable.load([7., 8., 9.], session.tf_session),
                    session.validate, lambda: session.restore(saved), session.train):

@@ -9,7 +9,7 @@ import towers
 from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
 from towers.placement.counters import get_examples_seen, get_global_step
-from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1 import load_keras, tf
 
 STEPS = 3
 
@@ -303,6 +303,16 @@ def test_the_loop_follows_a_callback_that_restores_by_a_saver(tmp_path):
   assert result['global_step'] == 6 and recorder.losses[2:4] == recorder.losses[4:6]
 
 
+def ask_by_keras(session, weight):
+  load_keras().backend.set_session(session.tf_session)
+  return load_keras().backend.function([], [tf.identity(weight)])([])[0]
+
+
+def ask_in_part(session, weight):
+  weight = tf.identity(weight)
+  return session.tf_session.partial_run(session.tf_session.partial_run_setup([weight]), weight)
+
+
 def test_init_from_is_there_for_whoever_asks_first(tmp_path):
   with build().session() as session:
     session.train()
@@ -311,7 +321,7 @@ def test_init_from_is_there_for_whoever_asks_first(tmp_path):
   for ask in (lambda session, weight: session.tf_session.run(weight),
               lambda session, weight: weight.eval(),
               lambda session, weight: session.tf_session.make_callable(weight)(),
-              lambda session, weight: session.run(weight)):
+              ask_by_keras, ask_in_part, lambda session, weight: session.run(weight)):
     program = build(init_from=str(tmp_path))
     with program.session() as session:
       np.testing.assert_array_equal(ask(session, program.towers[0].variables[0]), saved)

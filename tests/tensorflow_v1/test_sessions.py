@@ -4,7 +4,7 @@ import pytest
 
 from tests.harness.in_process_cluster import find_ports
 from towers.placement.cluster import Cluster
-from towers.tensorflow_v1 import Call, CountedSession, ServerSession, load_keras, tf
+from towers.tensorflow_v1 import Call, ServerSession, tf
 from towers.workers.worker import Worker
 
 # What TensorFlow 2.21 has said after 28,068 steps.
@@ -50,24 +50,3 @@ def test_any_other_end_of_a_run_is_told(session, monkeypatch):
   refuse(monkeypatch, ['The same RecvBuf (GrpcWorker) request was received twice.'])
   with pytest.raises(tf.errors.AbortedError, match='RecvBuf'):
     session.run(tf.constant(1))
-
-
-def test_whatever_runs_is_counted_but_for_a_call():
-  with tf.Graph().as_default(), CountedSession() as session:
-    variable = tf.get_variable('variable', [], initializer=tf.zeros_initializer())
-    add = tf.identity(variable.assign_add(1.0))
-    keras = load_keras().backend
-    keras.set_session(session)
-    session.run(variable.initializer)
-    by_keras = keras.function([], [add])
-    handle = session.partial_run_setup([add])
-    call = Call(session, [add]).prepare()
-    for run in (lambda: session.run(add), session.make_callable(add), lambda: by_keras([]),
-                lambda: variable.load(3.0, session), add.eval,
-                lambda: session.partial_run(handle, add)):
-      before = session.num_runs
-      run()
-      assert session.num_runs > before
-    before = session.num_runs
-    call()
-    assert session.num_runs == before

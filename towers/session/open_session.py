@@ -30,14 +30,7 @@ from towers.session.engine import Engine
 from towers.session.failure import explain
 from towers.session.shared_session import SharedSession
 from towers.session.watchdog import Watchdog
-from towers.tensorflow_v1 import (
-    RUN_ERRORS,
-    CountedSession,
-    Graph,
-    SessionInterface,
-    is_run_error,
-    tf,
-)
+from towers.tensorflow_v1 import RUN_ERRORS, Graph, SessionInterface, is_run_error, tf
 from towers.training_graph import TrainingGraph
 from towers.update.learning_rate import get_rate_factor
 from towers.warm_start.matching import Names
@@ -399,7 +392,7 @@ class OpenSession(SessionInterface):
     """Returns a `tf.Session`, on the server of a worker where there are several."""
     if self._worker is not None:
       return self._worker.open_session()
-    return CountedSession(config=build_session_config(
+    return tf.Session(config=build_session_config(
         self.program.devices, needs_threads=self.program.needs_threads, **self._settings))
 
   def _close(self, kind, *_):

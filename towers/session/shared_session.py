@@ -14,25 +14,33 @@ from towers.tensorflow_v1 import Session
 
 
 class SharedSession:
-  """The session as the program itself runs it: all but `run` and `make_callable` is the given one.
+  """The session as the program itself runs it: all but its runs is the given one.
 
   Attributes:
     given: the `tf.Session`, whose runs are told.
+    num_runs: how often it has run, whoever asked; a `Call` passes by the count.
   """
 
   def __init__(self, given: Session, tell: Callable[[], None]):
     """Lets each run that is asked of `given` call `tell()` before it begins."""
-    self.given = given
-    self.run, self.make_callable, self.graph = given.run, given.make_callable, given.graph
+    self.given, self.graph, self.num_runs = given, given.graph, 0
 
-    def told(function, *args, **kwargs):
-      tell()
+    def run(function, *args, **kwargs):
+      self.num_runs += 1
       return function(*args, **kwargs)
 
-    def make_callable(*args, **kwargs):
-      return functools.partial(told, self.make_callable(*args, **kwargs))
+    def run_told(function, *args, **kwargs):
+      tell()
+      return run(function, *args, **kwargs)
 
-    given.run, given.make_callable = functools.partial(told, self.run), make_callable
+    def make(make_callable, *args, **kwargs):
+      return functools.partial(run_told, make_callable(*args, **kwargs))
+
+    self.run, self.make_callable = functools.partial(run, given.run), given.make_callable
+    # What needs no feed runs in a setup, and Keras asks for the last one.
+    for name, call in dict(run=run_told, partial_run_setup=run_told, partial_run=run_told,
+                           make_callable=make, _make_callable_from_options=make).items():
+      setattr(given, name, functools.partial(call, getattr(given, name)))
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self.given, name)

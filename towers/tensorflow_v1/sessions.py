@@ -6,33 +6,7 @@ from towers.tensorflow_v1.load import tf
 from towers.tensorflow_v1.types import Graph, Session
 
 
-class CountedSession(tf.Session):
-  """A session that counts its runs, in `num_runs`, so that one can see whether it has run.
-
-  A `Call` passes by the count.
-  """
-
-  num_runs = 0
-
-  def _call_tf_sessionrun(self, *arguments: Any) -> Any:
-    self.num_runs += 1
-    return super()._call_tf_sessionrun(*arguments)
-
-  def _call_tf_sessionprun(self, *arguments: Any) -> Any:
-    self.num_runs += 1
-    return super()._call_tf_sessionprun(*arguments)
-
-  def _make_callable_from_options(self, options: Any) -> Any:  # As Keras does.
-    run = super()._make_callable_from_options(options)
-
-    def counted(*arguments, **settings):
-      self.num_runs += 1
-      return run(*arguments, **settings)
-
-    return counted
-
-
-class ServerSession(CountedSession):
+class ServerSession(tf.Session):
   """What `tf.Session(target)` is, for the server of one worker; each of its runs happens once.
 
   TensorFlow numbers the runs of a server at random, and refuses one whose number it has met among
