@@ -22,8 +22,7 @@ from towers.placement.cluster import read_cluster
 from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.settings.config import Config
-from towers.settings.outputs import check_outputs
-from towers.training.lock_outputs import lock_outputs
+from towers.training.outputs import check_outputs, lock_outputs
 from towers.training.reporting.result import write_result
 
 

@@ -14,7 +14,7 @@ from towers.process.startup import Startup
 from towers.settings.arguments import with_known_names
 from towers.settings.run_settings import RunSettings
 from towers.training.callbacks import AnyCallback, read_callbacks
-from towers.training.lock_outputs import lock_outputs
+from towers.training.outputs import lock_outputs
 from towers.training.run import Run
 from towers.training_graph import TrainingGraph
 from towers.workers.worker import find_started

@@ -11,7 +11,7 @@ from towers.base.usage_error import UsageError
 from towers.checkpoint.lock import lock_folder
 from towers.process.run_error import RunError
 from towers.settings.config import Config
-from towers.settings.outputs import check_outputs
+from towers.training.outputs import check_outputs
 
 FILES = ('result_file', 'report', 'trace_file')
 FOLDERS = ('summary_dir', 'export_dir', 'checkpoint_dir')

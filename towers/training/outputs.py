@@ -1,17 +1,38 @@
-"""Outputs: whether a run can write what it is to write, tried before it starts."""
+"""Outputs: what a run is to write, tried and locked before anything expensive begins."""
 
 import os
-from typing import Optional
+from typing import ContextManager, Optional
 
 from towers.base.files import file_aside, name_other_kind, sweep
 from towers.base.paths import describe_no_folder
 from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
+from towers.checkpoint.lock import lock_folder
 from towers.extras import load_extra
+from towers.placement.cluster import Cluster, listen
 from towers.process.run_error import RunError
+from towers.settings.run_settings import RunSettings
 
 _PROBE_BYTES = 4096
 _OF_EXTRAS = dict(report='report', trace_file='trace_steps', export_dir='--export_dir')
+
+
+def lock_outputs(settings: RunSettings, cluster: Cluster, *, listens: bool = True,
+                 export_dir: Optional[str] = None) -> ContextManager[None]:
+  """Makes sure that outputs can be written; returns a context that has the folder of checkpoints.
+
+  If it `listens`, this worker's port must be free too.
+
+  Raises:
+    UsageError: an output cannot be written, the port is in use, or another run has the folder.
+  """
+  folder = settings.checkpoint_dir if cluster.is_chief else None
+  check_outputs(result_file=settings.result_file, report=settings.report,
+                trace_file=settings.trace_file if settings.trace_steps else None,
+                summary_dir=settings.summary_dir, export_dir=export_dir, checkpoint_dir=folder)
+  if listens and cluster.trains_together:
+    listen(cluster, on_all=True).close()
+  return lock_folder(folder)
 
 
 def check_outputs(**paths: Optional[str]) -> None:
