@@ -16,9 +16,9 @@ from towers.base.usage_error import ToldError, UsageError
 from towers.cli import jobs
 from towers.cli.flags import parse_flags
 from towers.cli.user_functions import give_function, give_predict
-from towers.cli.xla_flag import set_xla
 from towers.extras import load_extra
 from towers.placement.cluster import read_cluster
+from towers.placement.xla import set_xla
 from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.settings.config import Config

@@ -6,13 +6,13 @@ import pytest
 
 from tests.harness.processes import output_of
 from tests.test_main import result_here, run_with_result
-from towers.cli.xla_flag import set_xla
+from towers.placement.xla import set_xla
 from towers.tensorflow_v1 import tf
 
 # The ops that TensorFlow runs in the end, of a small graph that is worth compiling.
 COUNT_COMPILED = '''
 import os
-from towers.cli.xla_flag import set_xla
+from towers.placement.xla import set_xla
 set_xla(%r, os.environ)
 from towers.tensorflow_v1 import tf
 from towers.placement.devices import build_devices, build_session_config
