@@ -42,7 +42,7 @@ class Recorder:
 
   def __init__(self, interrupt_after=None, kill_after=None):
     self.losses, self.validations, self.lines = [], [], []
-    self.received = None
+    self.received = self.validation_step = None
     self.answers = []
     self._interrupt_after = interrupt_after
     self._kill_after = kill_after
@@ -65,6 +65,7 @@ class Recorder:
     self.lines.append(f'back to {self.session.step}')
 
   def report_validation(self, measured, means):
+    self.validation_step = measured.step
     self.validations.append((measured.step, means['loss'], measured.num_examples))
 
   def write(self, text):

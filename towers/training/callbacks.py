@@ -51,17 +51,6 @@ _FORMER = {'step': ('on_step', {'step', 'loss', 'train_seconds'}),
            'finish': ('on_end', {'result'})}
 
 
-class Function(Callback):
-  """A callback that is a function of the step and the loss."""
-
-  def __init__(self, function: Callable[[int, float], Any]):
-    self._function = function
-
-  def on_step(self, run: Any) -> None:
-    """Calls the function."""
-    self._function(run.step, run.loss)
-
-
 def read_callbacks(given: Iterable[AnyCallback]) -> List[Callback]:
   """Returns the callbacks, functions as such too; refuses by a UsageError what is never called."""
   callbacks: List[Callback] = []
@@ -84,8 +73,14 @@ def read_callbacks(given: Iterable[AnyCallback]) -> List[Callback]:
     else:
       check_parameters(callback, 'a function of callbacks', 'step', 'loss',
                        fix='write callbacks=[lambda step, loss: …]')
-      callbacks.append(Function(callback))
+      callbacks.append(_of_function(callback))
   return callbacks
+
+
+def _of_function(function):
+  callback: Any = Callback()
+  callback.on_step = lambda run: function(run.step, run.loss)
+  return callback
 
 
 def _check_methods(callback):

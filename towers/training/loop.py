@@ -55,7 +55,6 @@ class Loop:
     self._agree = run.session.agree
     self._running: Optional[ValidationPass] = None
     self._began: Optional[Snapshot] = None  # When a pass did that goes on beside the steps.
-    self._measured: Optional[int] = None  # The step whose weights the last pass was over.
     self._has_news = False  # The history has a validation that no checkpoint was written with.
     self._skipped: List[int] = []
     self._end_at, self._on_nan = end_at, on_nan
@@ -199,8 +198,7 @@ class Loop:
       except Exception:  # A function or a callback of the user's has failed.
         self.save_last()
         raise
-    self._measured, self._running = running.step, None
-    began, self._began = self._began, None
+    began, self._running, self._began = self._began, None, None
     # Where it was not due a run that goes on from here must not find it.
     is_due = (self._timetable.validate_every.is_due(running.step) or
               running.step >= self._timetable.total_steps)
@@ -213,7 +211,7 @@ class Loop:
 
   def _measure_the_end(self):
     """Measures the last weights for the result, where a run before has done so for the history."""
-    if self._validation is not None and self._measured != self._session.step:
+    if self._validation is not None and self._run.validation_step != self._session.step:
       self._begin_pass()
       self._finish_pass()
 
