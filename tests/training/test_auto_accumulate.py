@@ -24,7 +24,7 @@ from towers.input.plan import Plan, build_plan
 from towers.process.run_error import OutOfMemory
 from towers.process.signals import Interrupted
 from towers.session.engine import Engine
-from towers.session.out_of_memory import has_changed_nothing, is_out_of_memory
+from towers.session.failure import has_changed_nothing, is_out_of_memory
 from towers.tensorflow_v1 import tf
 from towers.training.auto_accumulate import recall_most, remember_most, take_in_more
 

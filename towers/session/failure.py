@@ -1,4 +1,5 @@
-"""Failures: TensorFlow's errors as one message that names the tower, the input and the fix.
+"""Failures: TensorFlow's errors as one message that names the tower, the input and the fix; and
+whether a step that was out of memory can have changed anything.
 
   OutOfRangeError, NotFoundError,
   InvalidArgumentError … from an iterator   ─► the split and the towers it feeds
@@ -7,32 +8,45 @@
   a label that is no class                  ─► the label, and how many classes there are
   out of memory                             ─► device, shape, examples, what to try
   anything else                             ─► the op, and its tower if it is in one
+
+  tower_1/conv/Conv2D ──► gradients ──► guard ──► update of all variables
+          │ no room                       └ waits for all of them, so nothing was updated
+
+TensorFlow has no word for a step that failed half-way. But an op that waits for the failed one has
+not run, so where all writes of a step wait for it, every variable has the value of before the step.
 """
 
 import contextlib
 import re
-from typing import Optional, Union
+from typing import Any, Iterator, Optional, Set, Union
 
 import numpy as np
 
-from towers.base.reason import find_message, find_reason
+from towers.base.reason import find_message, find_reason, is_about_room
 from towers.base.usage_error import UsageError
 from towers.coupling.check import advise_size
 from towers.graph.sizes import format_bytes
 from towers.graph.source_lines import format_op
-from towers.graph.walk import find_needed
+from towers.graph.walk import find_dependents, find_loops, find_needed
+from towers.graph.writes import find_writes
 from towers.input.feed import Feed
 from towers.input.micro_batches import find_more
 from towers.process.run_error import OutOfMemory, RunError
 from towers.session.engine import Engine
-from towers.session.out_of_memory import NODE, is_out_of_memory
-from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1 import Operation, tf
 from towers.training_graph import TrainingGraph
 
+# TensorFlow names the op that failed in brackets, and may number its part on a device.
+_NODE = re.compile(r'\[\[(?:\{\{node |node )?([^\s}\]]+)')
+_TOWER = re.compile(r'tower_(\d+)/.*')
 # The check of an area whose balance a run of the user's own has disturbed, see `staging`.
 _STARVED = re.compile(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches')
 _UNEQUAL = re.compile('Cannot (batch tensors with different shapes|add tensor to the batch)')
 _LABEL = re.compile(r'label value of (-?\d+) which is outside the valid range of (\[.*?\))')
+# What CUDA's libraries and copies to a GPU say in place of ResourceExhaustedError.
+_OF_GPUS = re.compile(r'Dst tensor is not initialized|_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY')
+# A ResourceExhaustedError about something else.
+_OF_FILES = re.compile('Too many open files|larger than max')
 _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')
 
 
@@ -56,7 +70,7 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
   if is_out_of_memory(error):
     return _explain_memory(error, text, when, engine)
   cause = find_reason(error)
-  nodes = NODE.findall(text)
+  nodes = _NODE.findall(text)
   feed = next(filter(None, (find_feed(node, program) for node in nodes)), None)
   if feed:
     fix = ("Examples of unequal sizes are padded by towers.padded(examples, pad_to='batch')."
@@ -64,7 +78,7 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
            'Checkpoints from before are whole: correct the data, and start the run again to resume '
            'from there.')
     return RunError(f'{feed} failed {when}: {cause}. {fix}')
-  tower = next(filter(None, (re.match(r'tower_(\d+)/.*', node) for node in nodes)), None)
+  tower = next(filter(None, map(_TOWER.match, nodes)), None)
   label = _LABEL.search(cause)
   if tower and label:
     return UsageError(f'Tower {tower[1]} got the label {label[1]}, and its model knows those in '
@@ -128,3 +142,55 @@ def _explain_memory(error, text, when, engine):
              '(precision=mixed), or more towers with the same batch.')
   return OutOfMemory(message, cause=cause, step=engine.step, accumulate=accumulate, error=error,
                      activity=engine.activity)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+  """Whether an error of TensorFlow says that a device is out of memory."""
+  text = str(error)
+  if isinstance(error, tf.errors.ResourceExhaustedError):
+    return not is_about_room(text) and not _OF_FILES.search(text)
+  return isinstance(error, tf.errors.OpError) and bool(_OF_GPUS.search(text))
+
+
+def has_changed_nothing(shortage: OutOfMemory, engine: Engine) -> bool:
+  """Whether all variables that a checkpoint holds are as they were before the run that failed.
+
+  False where that cannot be shown: the op that failed is in no tower, or behind the first write.
+  """
+  program, activity = engine.program, shortage.activity
+  if activity == 'warm-up' or activity == 'validation' and program.averages is None:
+    return True
+  if program.averages is not None and engine.session.run(program.averages.is_exchanged):
+    return False
+  writes = _find_step_writes(program)
+  return any(writes <= _find_waiting(op) for op in _find_failed(shortage.error, program.graph))
+
+
+def _find_step_writes(program: TrainingGraph) -> Set[Operation]:
+  """Returns the ops of a training step that write what a checkpoint holds."""
+  with program.graph.as_default():
+    variables = [getattr(variable, 'handle', variable).op for variable in tf.global_variables()]
+  needed = find_needed([program.train_op.op])
+  return {write.op for write in find_writes(program.graph, variables) if write.op in needed}
+
+
+def _find_failed(error: Any, graph: Any) -> Iterator[Operation]:
+  """Yields the ops of towers that an error names; an op of a function has no tower in its name."""
+  for name in _NODE.findall(find_message(error)):
+    try:
+      if _TOWER.match(name):
+        yield graph.get_operation_by_name(name)
+    except (KeyError, ValueError):
+      continue  # TensorFlow's own, between two devices.
+
+
+def _find_waiting(failed: Operation) -> Set[Operation]:
+  """Returns the ops that cannot run before `failed` has ended, and `failed`.
+
+  A Merge may: it passes on whichever of its inputs comes first. Behind it an op waits only if it
+  waits for the failed op in another way too. In a loop another iteration may have failed.
+  """
+  if find_loops(failed):
+    return set()
+  merges = {op for op in failed.graph.get_operations() if op.type in ('Merge', 'RefMerge')}
+  return find_dependents([failed], without=merges)

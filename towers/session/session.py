@@ -22,9 +22,9 @@ from towers.process.run_error import OutOfMemory, RunError
 from towers.session.batches_taken import find_taken, list_fetched, name_variables, put_back
 from towers.session.calls import Update
 from towers.session.engine import StepResult
+from towers.session.failure import has_changed_nothing
 from towers.session.inference import ForwardCache
 from towers.session.open_session import OpenSession
-from towers.session.out_of_memory import has_changed_nothing
 from towers.session.rows import open_rows
 from towers.session.training_metrics import TrainingMetrics
 from towers.session.validation_pass import ValidationPass
