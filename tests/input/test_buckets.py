@@ -10,9 +10,8 @@ from tests.harness import small
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data.examples import Buckets
-from towers.input.epoch_order.order_record import Order
 from towers.input.plan import build_plan
-from towers.input.resume_point import explain_order
+from towers.input.resume_point import Order, explain_order
 from towers.tensorflow_v1 import tf
 
 

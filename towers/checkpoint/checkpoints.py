@@ -29,11 +29,12 @@ from towers.checkpoint.history import HISTORY, History
 from towers.checkpoint.restore import Data, restore_variables
 from towers.checkpoint.writer import SUFFIXES, Writer, sync
 from towers.data.digest import DATA_TENSOR
-from towers.input.epoch_order.order_record import ORDER_TENSOR, Order
 from towers.input.pipeline import Inputs
 from towers.input.resume_point import (
   CARRY_TENSOR,
+  ORDER_TENSOR,
   POINT_TENSOR,
+  Order,
   ResumePoint,
   explain_batch_size,
   explain_order,

@@ -18,7 +18,7 @@ class Batch(NamedTuple):
     tensors: the data set's own structure (a tensor, tuple or dict), each tensor `[batch, ...]`.
       Sparse and ragged components are `composite.ROWS`; the model gets `decode_batch(tensors)`.
     num_examples: the number of leading rows that are real, an int or a scalar int32 tensor. A tower
-      without an example holds one row all the same (see `fill`), and counts 0.
+      without an example holds one row all the same (see `fill_empty`), and counts 0.
     may_be_empty: whether the number of examples can be 0.
     is_padded: whether rows that are not real may follow, so that all batches have one shape.
     pads_validation: whether they may in validation alone.

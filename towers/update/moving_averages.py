@@ -17,8 +17,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple
 
 from towers.base.usage_error import UsageError
 from towers.data.digest import DATA_TENSOR
-from towers.input.epoch_order.order_record import ORDER_TENSOR
-from towers.input.resume_point import CARRY_TENSOR, POINT_TENSOR
+from towers.input.resume_point import CARRY_TENSOR, ORDER_TENSOR, POINT_TENSOR
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 
