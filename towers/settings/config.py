@@ -7,8 +7,8 @@ from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster
 from towers.settings.checks import check_config
 from towers.settings.run_settings import RunSettings
+from towers.settings.setting import values_of
 from towers.settings.table import SETTINGS
-from towers.settings.values import values_of
 
 # Peak learning rates of optimizers with others than most.
 _PEAKS = {'adam': 0.001, 'adamw': 0.001, 'lamb': 0.001, 'rmsprop': 0.01, 'lars': 1.0}

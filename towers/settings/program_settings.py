@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any, Dict
 
 from towers.settings.checks import check_program
+from towers.settings.setting import values_of
 from towers.settings.table import arguments_of
-from towers.settings.values import values_of
 from towers.update.groups import name_optimizer
 from towers.warm_start.matching import InitFrom
 

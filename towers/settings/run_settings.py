@@ -7,8 +7,8 @@ from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 from towers.placement.cluster import Cluster
 from towers.settings.checks import check_run
+from towers.settings.setting import values_of
 from towers.settings.table import arguments_of
-from towers.settings.values import values_of
 
 _DEFAULT_EPOCHS = 5.0
 _Values: Any = values_of(arguments_of('run'), check_run)
