@@ -37,7 +37,7 @@ _PUBLIC = {
     'augmented': 'towers.data.augmented',
     'check': 'towers.checks.towers',
     'evaluate': 'towers.session.inference',
-    'export': 'towers.session.serving',
+    'export': 'towers.session.predict_function',
     'fed': 'towers.tower.foreign.placeholders',
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
@@ -95,7 +95,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.process.run_error import OutOfMemory, RunError
   from towers.program import Program
   from towers.session.inference import evaluate
-  from towers.session.serving import export
+  from towers.session.predict_function import export
   from towers.session.session import Session
   from towers.tower.all_towers import all_rows, all_sum
   from towers.tower.foreign.placeholders import fed

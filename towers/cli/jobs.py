@@ -20,7 +20,7 @@ from towers.settings.config import Config
 from towers.settings.setting import is_function
 
 if TYPE_CHECKING:
-  from towers.session.serving import Predict
+  from towers.session.predict_function import Predict
   from towers.tower.model_call import Model
 
 
@@ -210,7 +210,7 @@ def load_data(config: Config) -> DataSet:
 
 
 def _find_predict(config, data_set) -> 'Predict':
-  from towers.session.serving import classify
+  from towers.session.predict_function import classify
   if is_function(config.model):
     return find_predict(config.model)
   _check_num_classes(config, data_set)

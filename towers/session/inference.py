@@ -35,8 +35,8 @@ from towers.placement.host import HOST
 from towers.placement.randomness import is_random
 from towers.placement.set_values import keep_set_values
 from towers.placement.variables import build_variable_store
+from towers.session.predict_function import call_predict, name_function, name_outputs
 from towers.session.rows import Rows, describe_part, open_rows
-from towers.session.serving import call_predict, name_function, name_outputs
 from towers.session.validation_pass import ValidationPass
 from towers.tensorflow_v1 import RUN_ERRORS, Call, Operation, tf
 from towers.tower.all_towers import join_sums

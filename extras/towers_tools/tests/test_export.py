@@ -16,7 +16,7 @@ from tests.harness import faults
 from towers import data, models
 from towers.checkpoint.weights import find_best
 from towers.process.run_error import RunError
-from towers.session.serving import classify
+from towers.session.predict_function import classify
 from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 from towers_tools.serving.export import write_best

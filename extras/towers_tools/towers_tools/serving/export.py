@@ -23,7 +23,7 @@ from towers.checkpoint.checkpoints import path_of
 from towers.checkpoint.weights import find_best, restore_weights
 from towers.data import Examples
 from towers.process.run_error import RunError
-from towers.session.serving import Predict, choose_parts
+from towers.session.predict_function import Predict, choose_parts
 from towers.tensorflow_v1 import tf
 from towers_tools.serving.model import Serving, build_serving, read_types
 

@@ -14,7 +14,13 @@ from towers.data.composite import find_rows
 from towers.graph.walk import find_needed
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
-from towers.session.serving import Predict, choose_parts, name_function, name_op, name_outputs
+from towers.session.predict_function import (
+  Predict,
+  choose_parts,
+  name_function,
+  name_op,
+  name_outputs,
+)
 from towers.tensorflow_v1 import Tensor, tf
 from towers.tower.foreign.calls import call_as_is
 

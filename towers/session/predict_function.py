@@ -1,4 +1,4 @@
-"""Serving: what a function of your own predicts of a batch, and its export as a SavedModel.
+"""Predict function: what one of your own predicts of a batch, and its export as a SavedModel.
 
 `predict` takes parts of a batch: the first ones, in order; or, of a dict that a batch is or begins
 with, the keys that its parameters name. It makes the model's variables, by the same names.
