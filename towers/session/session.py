@@ -23,7 +23,7 @@ from towers.session.batches_taken import find_taken, list_fetched, name_variable
 from towers.session.calls import Update
 from towers.session.engine import StepResult
 from towers.session.failure import has_changed_nothing
-from towers.session.inference import ForwardCache
+from towers.session.forward_cache import ForwardCache
 from towers.session.open_session import OpenSession
 from towers.session.rows import open_rows
 from towers.session.training_metrics import TrainingMetrics
