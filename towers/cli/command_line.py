@@ -1,6 +1,7 @@
 """Command line: from flags to one job, and from what goes wrong to an exit code.
 
-The jobs import TensorFlow after flags and files have been read; mistakes in them show at once.
+TensorFlow is imported, with the jobs, after flags and files have been read: mistakes in them show
+at once.
 """
 
 import dataclasses
@@ -12,16 +13,17 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from absl import flags
 
 from towers.base.output import flush_streams, open_closed_streams, quieted
-from towers.base.usage_error import ToldError, UsageError
-from towers.cli import jobs
+from towers.base.usage_error import ToldError, UsageError, check_parameters
 from towers.cli.flags import parse_flags
-from towers.cli.user_functions import give_function, give_predict
+from towers.cli.user_functions import give_function, give_predict, load_function
+from towers.data import DataSet, Examples, LoadSettings, load
 from towers.extras import load_extra
 from towers.placement.cluster import read_cluster
 from towers.placement.xla import set_xla
 from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.settings.config import Config
+from towers.settings.setting import is_function
 from towers.training.outputs import check_outputs, lock_outputs
 from towers.training.reporting.result import write_result
 
@@ -84,7 +86,9 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     return 0 if load_extra('--doctor')() else 1
   if config.predict:
     check_outputs(result_file=config.result_file, report=config.report)
-    jobs.predict(config)
+    data_set = None if config.export_dir else load_data(config)
+    from towers.cli import jobs
+    jobs.predict(config, data_set)
     return 0
   cluster = read_cluster(os.environ)
   config = config.for_worker(cluster)
@@ -98,7 +102,8 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
       os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
     if cluster.trains_together:
       startup.limit_idleness(config.start_seconds)
-    data_set = jobs.load_data(config)
+    data_set = load_data(config)
+    from towers.cli import jobs
     if config.check:
       return 0 if jobs.check(config, data_set) else 1
     if config.find_batch or config.input_only:
@@ -109,3 +114,20 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     else:
       jobs.train(config, cluster, data_set, startup, signals)
   return 0
+
+
+def load_data(config: Config) -> DataSet:
+  """Returns the data set of a config, or what its own function returns."""
+  if not is_function(config.data):
+    return load(config.data, **{name: getattr(config, name) for name in LoadSettings._fields})
+  function = load_function('data', config.data)
+  check_parameters(function, f'data={config.data}', fix='give its parameters defaults')
+  loaded = function()
+  if isinstance(loaded, DataSet):
+    return loaded
+  splits = loaded if type(loaded) is tuple else (loaded,)
+  if len(splits) not in (1, 2) or not all(isinstance(split, Examples) for split in splits):
+    from towers.settings.arguments import describe
+    raise UsageError(f'data={config.data} returned {describe(loaded)}: return towers.Examples, as '
+                     'of towers.from_arrays, or a pair of them for training and validation.')
+  return DataSet(*splits)

@@ -1,27 +1,40 @@
-"""Jobs: what the command line can be asked for, one function each."""
+"""Jobs: what the command line can be asked for, one function each.
+
+They need TensorFlow, and are imported once flags and files have been read.
+"""
 
 import contextlib
 import dataclasses
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import towers.models as models
 from towers.base.output import write_line
-from towers.base.usage_error import UsageError, check_parameters
+from towers.base.usage_error import UsageError
+from towers.checkpoint.checkpoints import find_checkpoints
+from towers.checks import towers as towers_check
+from towers.cli.build import build_configured
 from towers.cli.user_functions import find_predict, load_function
-from towers.data import DataSet, Examples, LoadSettings, load
+from towers.data import DataSet, Examples
 from towers.extras import load_extra
 from towers.input.micro_batches import read_accumulate
+from towers.input.resume_point import CARRY_TENSOR
 from towers.placement.cluster import Cluster
+from towers.placement.devices import build_devices
+from towers.placement.xla import compiles
 from towers.process.run_error import end_process
 from towers.process.signals import Signals
 from towers.process.startup import Startup
+from towers.session.predict_function import Predict, classify
 from towers.settings.config import Config
 from towers.settings.setting import is_function
-
-if TYPE_CHECKING:
-  from towers.session.predict_function import Predict
-  from towers.tower.model_call import Model
+from towers.tensorflow_v1 import tf, use_deterministic_kernels, use_tf32
+from towers.tower.losses import ScalarLoss
+from towers.tower.model_call import Model
+from towers.training.reporting.describe import describe_check, describe_ops
+from towers.training.run import Run
+from towers.warm_start.slices import open_reader
+from towers.warm_start.weights_file import check_weights
 
 
 def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
@@ -30,9 +43,6 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
 
   `startup` and `signals` are entered.
   """
-  from towers.tower.losses import ScalarLoss
-  from towers.training.run import Run
-
   _check_warm_start(config, cluster)
   devices = _build_devices(config)
   export = None
@@ -72,10 +82,6 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
 
 def _build_timed(config, model, data_set, startup):
   """Returns the program, in a graph of its own, while `startup` shows how that grows."""
-  from towers.cli.build import build_configured
-  from towers.tensorflow_v1 import tf
-  from towers.training.reporting.describe import describe_ops
-
   with tf.Graph().as_default() as graph:
     startup.begin('graph', lambda: (
         f'building the graph ({len(graph.get_operations()):,} ops so far)'))
@@ -89,11 +95,6 @@ def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Ex
 
   A new run of one worker carries where XLA compiles, which so has one shape to compile.
   """
-  from towers.checkpoint.checkpoints import find_checkpoints
-  from towers.input.resume_point import CARRY_TENSOR
-  from towers.placement.xla import compiles
-  from towers.warm_start.slices import open_reader
-
   if config.last_batch != 'auto':
     return config.last_batch
   for path in find_checkpoints(config.checkpoint_dir) if config.checkpoint_dir else ():
@@ -109,10 +110,6 @@ def check(config: Config, data_set: DataSet) -> bool:
   Random ops that keep a state of their own differ between towers; then a second comparison leaves
   them out by `is_training=False`. GPUs are used with `--device=gpu` alone.
   """
-  from towers.checks import towers as towers_check
-  from towers.tensorflow_v1 import use_deterministic_kernels, use_tf32
-  from towers.training.reporting.describe import describe_check
-
   on_gpus = config.device == 'gpu'
   if config.deterministic or on_gpus:
     use_deterministic_kernels()
@@ -134,7 +131,6 @@ def check(config: Config, data_set: DataSet) -> bool:
 
 def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   """Measures the input modes without towers; returns examples per second by mode."""
-  from towers.placement.devices import build_devices
   measure = load_extra('--input_only')
   devices = build_devices(config.num_towers, config.device)
   return measure(
@@ -154,20 +150,19 @@ def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dic
               command=command)
 
 
-def predict(config: Config) -> None:
-  """Writes what the model predicts of the examples that --predict gives."""
+def predict(config: Config, data_set: Optional[DataSet]) -> None:
+  """Writes what the model predicts of the examples that --predict gives.
+
+  The data set is that of the run, None for an exported model.
+  """
   of_run: Dict[str, Any] = {}
-  if config.export_dir is None:
-    data_set = load_data(config)
+  if data_set is not None:
     of_run = dict(predict=_find_predict(config, data_set), examples=data_set.train)
   load_extra('--predict')(config, **of_run)
 
 
 def _build_devices(config):
   """Returns the towers' devices, with the notice printed; refuses what they cannot do."""
-  from towers.placement.devices import build_devices
-  from towers.tensorflow_v1 import use_deterministic_kernels, use_tf32
-
   if config.deterministic:
     use_deterministic_kernels()
   use_tf32(config.tf32 == 'on')
@@ -183,41 +178,20 @@ def _build_devices(config):
 
 def _check_warm_start(config, cluster):
   """Examines the file of initial weights, before anything is built that needs it."""
-  from towers.checkpoint.checkpoints import find_checkpoints
-  from towers.warm_start.weights_file import check_weights
-
   if config.init_from is None or not cluster.is_chief or cluster.is_evaluator:
     return
   if config.checkpoint_dir is None or not find_checkpoints(config.checkpoint_dir):
     check_weights(config.init_from)
 
 
-def load_data(config: Config) -> DataSet:
-  """Returns the data set of a config, or what its own function returns."""
-  if not is_function(config.data):
-    return load(config.data, **{name: getattr(config, name) for name in LoadSettings._fields})
-  function = load_function('data', config.data)
-  check_parameters(function, f'data={config.data}', fix='give its parameters defaults')
-  loaded = function()
-  if isinstance(loaded, DataSet):
-    return loaded
-  splits = loaded if type(loaded) is tuple else (loaded,)
-  if len(splits) not in (1, 2) or not all(isinstance(split, Examples) for split in splits):
-    from towers.settings.arguments import describe
-    raise UsageError(f'data={config.data} returned {describe(loaded)}: return towers.Examples, as '
-                     'of towers.from_arrays, or a pair of them for training and validation.')
-  return DataSet(*splits)
-
-
-def _find_predict(config, data_set) -> 'Predict':
-  from towers.session.predict_function import classify
+def _find_predict(config, data_set) -> Predict:
   if is_function(config.model):
     return find_predict(config.model)
   _check_num_classes(config, data_set)
   return classify(models.build_logits(config.model, num_classes=data_set.num_classes))
 
 
-def _build_model(config, data_set) -> 'Model':
+def _build_model(config, data_set) -> Model:
   if is_function(config.model):
     return load_function('model', config.model)
   _check_num_classes(config, data_set)
