@@ -28,9 +28,15 @@ from towers.placement.devices import build_session_config
 from towers.process.startup import Startup
 from towers.session.engine import Engine
 from towers.session.failure import explain
-from towers.session.shared_session import SharedSession
 from towers.session.watchdog import Watchdog
-from towers.tensorflow_v1 import RUN_ERRORS, Graph, SessionInterface, is_run_error, tf
+from towers.tensorflow_v1 import (
+    RUN_ERRORS,
+    Graph,
+    SessionInterface,
+    SharedSession,
+    is_run_error,
+    tf,
+)
 from towers.training_graph import TrainingGraph
 from towers.update.learning_rate import get_rate_factor
 from towers.warm_start.matching import Names

@@ -46,7 +46,12 @@ from towers.tensorflow_v1.ops import (
   without_zeros,
 )
 from towers.tensorflow_v1.rewiring import replace_tensor, stop_waiting
-from towers.tensorflow_v1.sessions import ServerSession, before_each_run, private_session
+from towers.tensorflow_v1.sessions import (
+    ServerSession,
+    SharedSession,
+    before_each_run,
+    private_session,
+)
 from towers.tensorflow_v1.types import (
     RUN_ERRORS,
     BaseSession,
