@@ -136,7 +136,7 @@ class Engine:
   def count_from(self, point: ResumePoint) -> None:
     """Counts steps and examples on from where the variables are."""
     self.step = point.step
-    self.metrics.plan = self.plan = self.program.plan.resumed_at(point)
+    self.plan = self.program.plan.resumed_at(point)
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
@@ -171,9 +171,8 @@ class Engine:
     if not self._is_checked:
       self._check([[feeds[0][part] for part in template.flatten()]
                    for template in program.feed.templates])
-    self.metrics.mark()  # By the former plan.
     # The step is the last one of an epoch, which may be smaller.
-    self.plan = self.metrics.plan = program.plan._replace(
+    self.plan = program.plan._replace(
         num_examples=count, last_batch='keep',
         since=ResumePoint(step, self.plan.examples_before(step)))
     fed = itertools.cycle(feeds)  # Again where the step is taken again.
@@ -182,7 +181,6 @@ class Engine:
       yield
     finally:
       self.calls.run_by(None)
-      self.metrics.mark()
       self.count_from(ResumePoint(self.step, self.plan.examples_before(self.step)))
 
   def start_validation(self) -> None:
@@ -219,7 +217,6 @@ class Engine:
       return
     self.training_moved = True
     plan = self.program.plan
-    self.metrics.mark()  # By the former plan.
     self.count_from(ResumePoint(step, seen, *divmod(seen, plan.examples_per_epoch)))
     if seen == plan.examples_before(step):
       return  # As in a run of which nothing was set.
@@ -261,7 +258,7 @@ class Engine:
                  'loss is NaN, a mean of nothing, and no gradient has changed a weight (further '
                  'such steps are not named)')
     self.activity = 'training'
-    loss, is_done = self.metrics.add(self.step, results, num_examples), results[1]
+    loss, is_done = self.metrics.add(self.plan, self.step, results, num_examples), results[1]
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
       return StepResult(loss)

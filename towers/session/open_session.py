@@ -225,7 +225,6 @@ class OpenSession(SessionInterface):
       return self.checkpoints_in(own, new_data=new_data).restore(
           session, chosen, names=map, new=new)
 
-    self._engine.metrics.mark()  # By the former plan.
     path = self._resume_by(restore)
     if path is None:
       raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from towers.input.plan import Plan
 from towers.training_graph import TrainingGraph
 from towers.validation import find_means
 
@@ -17,15 +18,11 @@ _MOST_KEPT = 1000
 
 
 class TrainingMetrics:
-  """The loss, the metrics and the input wait of a program's training steps.
-
-  Attributes:
-    plan: of the training split, from where the session has resumed.
-  """
+  """The loss, the metrics and the input wait of a program's training steps."""
 
   def __init__(self, program: TrainingGraph):
     tower = program.towers[0]
-    self.plan = program.plan
+    self._plan = program.plan  # Of what is kept.
     self._tower, self._weighted = tower, list(tower.weights)
     # Of the vector of metrics, in what a step fetches.
     self._index: Optional[int] = None
@@ -37,11 +34,15 @@ class TrainingMetrics:
     self._first_losses: List[float] = []
     self._waited = 0.0
 
-  def add(self, step: int, results: Sequence[Any], num_examples: Optional[int] = None) -> Any:
+  def add(self, plan: Plan, step: int, results: Sequence[Any],
+          num_examples: Optional[int] = None) -> Any:
     """Adds what `Calls` has fetched in the step of an index; returns its loss, NaN of no example.
 
-    `num_examples` are those of the step where some may be damaged, or None for those planned.
+    `num_examples` are those of the step where some may be damaged, or None for those of the plan.
     """
+    if plan is not self._plan:
+      self._sum_up()
+      self._plan = plan
     loss, is_done, wait = results[:3]
     vector = b''
     if self._index is not None:
@@ -102,7 +103,7 @@ class TrainingMetrics:
     if self._has_count:
       counts = sums[:, -1]
     else:
-      indices, plan = np.array(steps), self.plan
+      indices, plan = np.array(steps), self._plan
       planned = np.asarray(plan.examples_before(indices + 1)) - plan.examples_before(indices)
       counts = (planned if found[0] is None else np.array(found))[done]
       self._sums[-1] += counts.sum()
