@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import os
 import re
+import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -80,6 +81,28 @@ def find_checkpoints(folder: str) -> List[str]:
     named = re.findall(rf'{re.escape(PREFIX)}-(\d+)"'.encode(), file.read(_MOST_BYTES))
     steps.update(map(int, named))
   return [path_of(folder, step) for step in sorted(steps, reverse=True)]
+
+
+def find_best(folder: str, metric: Optional[str], *, or_newest: bool = True) -> int:
+  """Returns a folder's best step by a metric (None: the run's), the newest without validations.
+
+  Raises:
+    UsageError: there is no checkpoint, or none of a validation and it may not be the newest.
+  """
+  steps = list_steps(folder)
+  if not steps:
+    problem = ('has no checkpoint' if os.path.isdir(folder) else
+               'is a file' if os.path.isfile(folder) else 'does not exist')
+    raise UsageError(f'checkpoint_dir={folder} {problem}: give the folder of a run that has saved.')
+  history = History(metric=metric)
+  history.read(folder, sys.maxsize)
+  history.check_metric()
+  found = [step for step in history.best_first() if step in steps]
+  if not found and not or_newest:
+    raise UsageError(f'{folder} has no best checkpoint: no validation of one has a '
+                     f'{history.metric.name} that is a number. Write '
+                     f"session.restore('{folder}') for the newest one.")
+  return (found + steps)[0]
 
 
 class Snapshot(NamedTuple):

@@ -1,4 +1,5 @@
-"""Restore: a checkpoint's values become those of the program's variables, all of them or none.
+"""Restore: a checkpoint's values become those of the program's variables, all of them or none; or
+its weights become those of a graph that does not train.
 
                         variable                  in the checkpoint
   of a model            hidden/weights            hidden/weights
@@ -21,16 +22,24 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from towers.base.output import write_line
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, format_lines
 from towers.data.digest import DATA_TENSOR, Digest
 from towers.input.plan import Plan
 from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import choose_all
 from towers.tensorflow_v1 import Session, Variable, tf
-from towers.update.moving_averages import Averages, name_average
+from towers.update.moving_averages import AVERAGES_TENSOR, Averages, name_average
 from towers.update.slots import MADE
 from towers.warm_start.matching import Names, rename
-from towers.warm_start.slices import VariableSlice, find_slice, open_reader, read_tensors
+from towers.warm_start.slices import (
+  Tensor,
+  VariableSlice,
+  find_slice,
+  open_reader,
+  read_tensors,
+)
 from towers.warm_start.warm_start import load_values
 
 # Of the planned examples. If more are missing, the batch was probably another.
@@ -160,6 +169,37 @@ def restore_variables(session: Session, path: str, *, averages: Optional[Average
   if has_averages and not averages:
     return f'average_weights is not set: the averages in {path} are left behind'
   return ''
+
+
+def restore_weights(session: Session, path: str) -> None:
+  """Gives the default graph's variables a checkpoint's weights, or their averages, and no more.
+
+  A checkpoint of another model, or a damaged one, is a UsageError.
+  """
+  variables = tf.global_variables()
+  try:
+    reader = open_reader(path)
+    tensors = read_tensors(reader)
+    slices = {variable: find_slice(variable, tensors) for variable in variables}
+    averages = {variable: name_average(variable.op.name) for variable in variables
+                if name_average(variable.op.name) in tensors}
+    if averages and not reader.has_tensor(AVERAGES_TENSOR):
+      write_line(f'{min(averages.values())} in {path} is an average of the model itself, which '
+                 'validation did not measure: the weights are taken. A variable of this name in '
+                 'predict reads it.')
+      averages = {}
+    slices.update({variable: VariableSlice(name, Tensor(variable.shape, variable.dtype.base_dtype))
+                  for variable, name in averages.items()})
+    expected = {piece.name: piece.tensor for piece in slices.values()}
+    check_same_variables(
+        path, {name: tensor for name, tensor in tensors.items() if name in expected}, expected,
+        fix='Give the settings that it was written with, or another checkpoint_dir.')
+    load_values(session, read_values(reader, slices))
+  except UsageError:
+    raise
+  except Exception as error:  # A damaged file makes TensorFlow raise anything.
+    raise UsageError(f'{path} cannot be read: {find_reason(error)}. Put a copy that is whole '
+                     'there.') from None
 
 
 def _find_sources(path, names, tensors) -> Dict[str, str]:

@@ -19,8 +19,8 @@ from towers.base.checksums import INDEX
 from towers.base.output import write_line
 from towers.base.paths import read_path
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import list_steps, path_of
-from towers.checkpoint.weights import find_best, restore_weights
+from towers.checkpoint.checkpoints import find_best, list_steps, path_of
+from towers.checkpoint.restore import restore_weights
 from towers.coupling.comparison import find_share
 from towers.coupling.first_difference import LEAST
 from towers.graph.ordered_sum import add_all

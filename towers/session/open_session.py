@@ -15,11 +15,10 @@ from towers.base.checksums import INDEX
 from towers.base.output import write_line
 from towers.base.paths import read_path
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import Checkpoints, Restored, Snapshot, path_of
+from towers.checkpoint.checkpoints import Checkpoints, Restored, Snapshot, find_best, path_of
 from towers.checkpoint.history import History
 from towers.checkpoint.lock import lock_folder
 from towers.checkpoint.restore import Data, restore_variables
-from towers.checkpoint.weights import find_best
 from towers.data.digest import Digest, take_digest
 from towers.input.plan import Plan
 from towers.input.resume_point import ResumePoint

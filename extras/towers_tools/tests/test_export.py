@@ -14,7 +14,7 @@ from models.layers import Layers, dense
 from tests import ROOT
 from tests.harness import faults
 from towers import data, models
-from towers.checkpoint.weights import find_best
+from towers.checkpoint.checkpoints import find_best
 from towers.process.run_error import RunError
 from towers.session.predict_function import classify
 from towers.tensorflow_v1 import tf

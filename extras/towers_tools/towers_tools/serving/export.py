@@ -19,8 +19,8 @@ from towers.base.files import folder_aside
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason, is_about_room
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import path_of
-from towers.checkpoint.weights import find_best, restore_weights
+from towers.checkpoint.checkpoints import find_best, path_of
+from towers.checkpoint.restore import restore_weights
 from towers.data import Examples
 from towers.process.run_error import RunError
 from towers.session.predict_function import Predict, choose_parts
