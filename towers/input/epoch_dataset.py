@@ -19,9 +19,8 @@ import numpy as np
 from towers.data.components import find_components
 from towers.data.composite import encode_dataset
 from towers.data.examples import Examples
-from towers.input.cut import batch_elements
+from towers.input.cut import batch_elements, check_ranks
 from towers.input.plan import Plan, Shard, Span
-from towers.input.rows import check_ranks, choose_padding
 from towers.tensorflow_v1 import as_written, tf, unbatch
 
 _BLOCK = 4096  # Indices that are ordered at a time: few cost as much as a thousand.
@@ -91,14 +90,11 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
     if plan.carries:
       return elements
     is_counted = shard.num_shards > 1 and not plan.is_even
-    return batch(elements, call(count_batches, later, []) if is_counted else None)
-
-  def batch(elements, num_batches=None):
-    padding = choose_padding(elements, examples.padding, examples.name)
-    return batch_elements(elements, examples._replace(padding=padding), plan, shard, num_batches)
+    return batch_elements(elements, examples, plan, shard,
+                          call(count_batches, later, []) if is_counted else None)
 
   epochs = tf.data.Dataset.range(_ENDLESS).flat_map(as_written(build_epoch))
-  return batch(epochs) if plan.carries else epochs
+  return batch_elements(epochs, examples, plan, shard) if plan.carries else epochs
 
 
 def _encode_examples(elements, examples):
