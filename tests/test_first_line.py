@@ -159,7 +159,7 @@ def build(model=model, **settings):
      f'TensorFlow says at {__file__}:'),
     (lambda: dict(model=multiplied(tf.constant(2.0))),
      'takes a tensor that was made outside of it, eagerly or in another graph, as all are for '
-     '--check and towers.check, which have graphs of their own: make it inside of the model, or '
+     '--check and towers.check, which have graphs of their own: make it inside, or '
      'give its value as a NumPy array, as np.float32(2). TensorFlow says at '),
     (lambda: dict(model=lambda *given: model(*given) * np.mean(given[0][0])), 'asks a tensor for '
      "its values, as NumPy and .numpy() do, and it has none while the graph is built: write "

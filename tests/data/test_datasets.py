@@ -1,5 +1,6 @@
 """A tf.data.Dataset of one's own: every element once, or refused by name with the fix."""
 
+import numpy as np
 import pytest
 
 import towers
@@ -157,6 +158,47 @@ def test_a_cache_in_a_file_is_written_once_and_read_by_all(mode, is_known, tmp_p
     assert sorted(read) == list(range(11))
 
 
+@pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))
+@pytest.mark.parametrize('source', ['lines', 'records'])
+def test_a_vocabulary_and_plain_numbers_are_read_wherever_a_split_is(source, mode, tmp_path):
+  lines, path = ['a b', 'c', 'c a', 'b b a', 'c c'], str(tmp_path / 'lines')
+
+  def build_parse():
+    vocabulary = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(['a', 'b', 'c'], np.int64([1, 2, 3])), 0)
+    return lambda line: (vocabulary.lookup(tf.string_split([line]).values), 2.0)
+
+  def model(batch, is_training):
+    ids, factor = batch
+    weight = tf.get_variable('weight', [], initializer=tf.ones_initializer())
+    return weight * factor * tf.cast(tf.reduce_sum(ids, 1), tf.float32)
+
+  if source == 'lines':
+    (tmp_path / 'lines').write_text('\n'.join(lines))
+    rows = towers.from_dataset(lambda: tf.data.TextLineDataset(path).map(build_parse()))
+  else:
+    with tf.io.TFRecordWriter(path) as writer:
+      for line in lines:
+        writer.write(line.encode())
+    rows = towers.from_tfrecords(path, lambda line: build_parse()(line))
+  examples = towers.padded(rows)
+  with tf.Graph().as_default():
+    program = towers.Program(model, train=examples, validation=examples, batch_size=3,
+                             num_towers=2, input_mode=mode, shuffle=False,
+                             optimizer=tf.train.GradientDescentOptimizer(0.0))
+    with program.session() as session:
+      assert session.train() == pytest.approx((6 + 6 + 8) / 3)
+      for measured in (session.validate(), session.evaluate(examples)):
+        assert measured['loss'] == pytest.approx((6 + 6 + 8 + 10 + 12) / 5)
+      assert [sum(row) for row in session.predict(examples, lambda ids: ids)] == [3, 3, 4, 5, 6]
+
+
+def test_a_count_reads_a_cache_in_a_file_that_is_whole(tmp_path):
+  for _ in range(2):
+    assert towers.from_dataset(
+        lambda: of_unknown_size(5)().cache(str(tmp_path / 'cache'))).num_examples == 5
+
+
 def test_what_cannot_be_split_is_refused_with_the_fix():
   def refuse(words, make, *settings, **more):
     with pytest.raises(UsageError, match='(?s)' + words):
@@ -180,6 +222,10 @@ def test_what_cannot_be_split_is_refused_with_the_fix():
   refuse('shuffle_buffer is -1; give at least 0', ids(3), shuffle_buffer=-1)
   refuse('not a list', [1, 2])
   refuse('returns a int', lambda: 3)
+  with tf.Graph().as_default():
+    outside = tf.constant(1, tf.int64)
+  refuse('the function given to from_dataset takes a tensor.* outside of it.* make it inside',
+         lambda: ids(3)().map(lambda id: id + outside))
   refuse('the example is a SparseTensor of the dense shape.*to_dense',
          lambda: ids(3)().map(lambda id: tf.sparse.SparseTensor([[0]], [id], id[None] + 1)))
   refuse('no/such/file.*give num_examples', lambda: tf.data.TextLineDataset('/no/such/file'))

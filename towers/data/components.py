@@ -83,6 +83,7 @@ class Components(NamedTuple):
 
   def _hold(self, part, tensor, fix):
     from towers.tensorflow_v1 import tf
+    tensor = tf.convert_to_tensor(tensor, part.dtype)
     expected, shape = part.shape.as_list(), tf.shape(tensor)
     if tensor.shape.is_fully_defined() or (
         tensor.shape.ndims is not None and tensor.shape.as_list() == expected):
@@ -169,7 +170,7 @@ _MISTAKES = {
 
     'must be from the same graph|EagerTensor':
     '{who} takes a tensor that was made outside of it, eagerly or in another graph, as all are '
-    'for --check and towers.check, which have graphs of their own: make it inside of the model, or '
+    'for --check and towers.check, which have graphs of their own: make it inside, or '
     'give its value as a NumPy array, as np.float32(2). TensorFlow says{at}: {error}',
 
     "Cannot convert a symbolic|'(Symbolic)?Tensor' object has no attribute|'DType' object has no "

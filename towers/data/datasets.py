@@ -19,7 +19,7 @@ from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.arrays import check_name
-from towers.data.components import Components, find_components
+from towers.data.components import Components, find_components, naming_errors
 from towers.data.composite import encode_dataset
 from towers.data.dataset_ops import check_ops
 from towers.data.examples import BY_HAND, ENDLESS, Examples
@@ -189,7 +189,8 @@ def _call(function: Callable[[], Any], name: str) -> Any:
   from towers.tensorflow_v1 import is_dataset
   check_parameters(function, f'{name}: the function given to from_dataset',
                    fix='let it make the data set by itself')
-  made = function()
+  with naming_errors((), f'{name}: the function given to from_dataset'):
+    made = function()
   if not is_dataset(made):
     raise UsageError(f'{name}: the function given to from_dataset returns a {type(made).__name__}; '
                      'it must return a tf.data.Dataset.')
@@ -210,8 +211,8 @@ def _find_size(dataset: Any, name: str) -> int:
 
 def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
   """Yields the elements of a data set of the default graph."""
-  from towers.tensorflow_v1 import private_session, tf
-  iterator = tf.data.make_initializable_iterator(dataset)
+  from towers.tensorflow_v1 import plain_data_options, private_session, tf
+  iterator = tf.data.make_initializable_iterator(dataset.with_options(plain_data_options()))
   element = iterator.get_next()
   with private_session(tf.get_default_graph()) as session:
     session.run(iterator.initializer)
@@ -232,8 +233,9 @@ def _explained(name: str, find_place: Callable[[], str] = str) -> Iterator[None]
   except RUN_ERRORS as error:
     raise UsageError(
         f'{name}: a first look at the data set fails{find_place()}: {find_reason(error)}. If it '
-        'needs tables or variables of the program, give num_examples and set all shapes: then '
-        'nothing is read before the program starts.') from None
+        'needs a table, make that in a function, which makes the data set too. If it needs '
+        'variables of the program, give num_examples and set all shapes: then nothing is read '
+        'before the program starts.') from None
 
 
 def _count(dataset: Any, count_file: Optional[str], name: str) -> int:

@@ -14,7 +14,7 @@ from towers.input.parse import is_gathered
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.settings.arguments import check_examples, describe
-from towers.tensorflow_v1 import is_dataset, tf
+from towers.tensorflow_v1 import is_dataset, private_session, tf
 
 
 class Rows(NamedTuple):
@@ -109,7 +109,7 @@ def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
     inputs = build_inputs(examples, plan=plan, mode='split')
     [batch] = inputs.next_batches()
     fetches = [tf.nest.flatten(batch.tensors), tf.convert_to_tensor(batch.num_examples)]
-  with tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+  with private_session(graph) as session:
     session.run(inputs.initializer, inputs.feed_dict(0))
 
     def read():

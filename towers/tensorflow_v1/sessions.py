@@ -69,10 +69,12 @@ def private_session(graph: Graph) -> Session:
   """Returns a session on the CPU with threads of its own, for a graph beside the program's.
 
   It takes no GPU, and no thread that the program's session waits for: code that TensorFlow runs
-  for that session may open it.
+  for that session may open it. The graph's lookup tables are filled.
   """
-  return tf.Session(graph=graph, config=tf.ConfigProto(
+  session = tf.Session(graph=graph, config=tf.ConfigProto(
       device_count={'GPU': 0}, use_per_session_threads=True, inter_op_parallelism_threads=2))
+  session.run(graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS))
+  return session
 
 
 def before_each_run(graph: Graph, hook: Callable[[], Any]) -> None:

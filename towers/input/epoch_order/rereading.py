@@ -74,7 +74,6 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
         first, second, second.prefetch(_MOST_READ))]
     elements = {iterator: tf.nest.flatten(iterator.get_next())
                 for iterator in (waiting, beside, ahead)}
-    tables = tf.tables_initializer()
   found: List[int] = []
 
   def read(session, other):
@@ -90,8 +89,7 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
         return
 
   def read_all():
-    with private_session(graph) as session, contextlib.suppress(*RUN_ERRORS):
-      session.run(tables)
+    with contextlib.suppress(*RUN_ERRORS), private_session(graph) as session:
       for other in (beside, ahead, ahead):
         if not found and time.monotonic() < ends_at:
           read(session, other)
