@@ -1,17 +1,59 @@
-"""Config: the settings of a command line, checked together."""
+"""What a run, and a whole command line, is set to: frozen objects made from the table."""
 
 import dataclasses
 from typing import Any, Dict
 
 from towers.base.usage_error import UsageError
+from towers.input.plan import Plan
 from towers.placement.cluster import Cluster
-from towers.settings.checks import check_config
-from towers.settings.run_settings import RunSettings
+from towers.settings.checks import check_config, check_run
 from towers.settings.setting import values_of
-from towers.settings.table import SETTINGS
+from towers.settings.table import SETTINGS, arguments_of
 
+_DEFAULT_EPOCHS = 5.0
 # Peak learning rates of optimizers with others than most.
 _PEAKS = {'adam': 0.001, 'adamw': 0.001, 'lamb': 0.001, 'rmsprop': 0.01, 'lars': 1.0}
+_OfRun: Any = values_of(arguments_of('run'), check_run)
+
+
+class RunSettings(_OfRun):
+  """The arguments of `towers.train` that are settings, by name; see there for what they are."""
+
+  def for_worker(self, cluster: Cluster) -> 'RunSettings':
+    """Returns those of one process of a cluster: only the chief writes and reports."""
+    if cluster.is_elastic and not cluster.is_evaluator and not self.checkpoint_dir:
+      raise UsageError('min_workers starts all again as fewer or more workers, which without '
+                       'checkpoints begin with the first step: give the command a checkpoint_dir.')
+    if cluster.is_chief:
+      return self
+    outputs: Dict[str, Any] = dict.fromkeys(
+        name for name, setting in arguments_of('run').items() if setting.whose == 'chief')
+    if cluster.is_evaluator:
+      outputs.update(summary_dir=self.summary_dir)
+    return dataclasses.replace(self, **outputs)
+
+  def session_settings(self) -> Dict[str, Any]:
+    """Returns the arguments of `towers.Program.session` among them."""
+    return dict(graph_rewriter=self.graph_rewriter, inter_threads=self.inter_threads,
+                intra_threads=self.intra_threads)
+
+  def count_steps(self, plan: Plan) -> int:
+    """Returns the weight updates of the whole run, at least 1."""
+    if self.steps is not None:
+      return self.steps
+    return plan.steps_in(_DEFAULT_EPOCHS if self.epochs is None else self.epochs)
+
+  @property
+  def length(self) -> str:
+    """Of the whole run, in words."""
+    if self.steps is not None:
+      return f'{self.steps:,} steps'
+    return f'{_DEFAULT_EPOCHS if self.epochs is None else self.epochs:g} epochs'
+
+  @property
+  def keeps_curves(self) -> bool:
+    """Whether the run samples its metrics, for summaries or the report."""
+    return self.summary_dir is not None or self.report is not None
 
 
 def _check(config):
@@ -19,10 +61,10 @@ def _check(config):
   check_config(config)
 
 
-_Values: Any = values_of(SETTINGS, _check)
+_OfAll: Any = values_of(SETTINGS, _check)
 
 
-class Config(_Values):
+class Config(_OfAll):
   """A value for each of `table.SETTINGS`.
 
   Attributes:

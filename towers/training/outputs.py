@@ -11,7 +11,7 @@ from towers.checkpoint.lock import lock_folder
 from towers.extras import load_extra
 from towers.placement.cluster import Cluster, listen
 from towers.process.run_error import RunError
-from towers.settings.run_settings import RunSettings
+from towers.settings.config import RunSettings
 
 _PROBE_BYTES = 4096
 _OF_EXTRAS = dict(report='report', trace_file='trace_steps', export_dir='--export_dir')

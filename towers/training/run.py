@@ -28,7 +28,7 @@ from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.session.session import Session
 from towers.session.validation_pass import ValidationPass
-from towers.settings.run_settings import RunSettings
+from towers.settings.config import RunSettings
 from towers.settings.table import common_to_workers
 from towers.settings.timetable import build_timetable
 from towers.tensorflow_v1 import tf

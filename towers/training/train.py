@@ -12,7 +12,7 @@ from towers.placement.cluster import read_cluster
 from towers.process.signals import Signals
 from towers.process.startup import Startup
 from towers.settings.arguments import with_known_names
-from towers.settings.run_settings import RunSettings
+from towers.settings.config import RunSettings
 from towers.training.callbacks import AnyCallback, read_callbacks
 from towers.training.outputs import lock_outputs
 from towers.training.run import Run

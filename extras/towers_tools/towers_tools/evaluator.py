@@ -21,7 +21,7 @@ from towers.checkpoint.history import History
 from towers.process.startup import Startup
 from towers.session.session import Session
 from towers.session.validation_pass import format_means
-from towers.settings.run_settings import RunSettings
+from towers.settings.config import RunSettings
 from towers.tensorflow_v1 import tf
 from towers.training_graph import TrainingGraph
 from towers.whole import find_numbers

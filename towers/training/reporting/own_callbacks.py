@@ -8,8 +8,7 @@ from towers.checkpoint.history import History
 from towers.extras import load_extra
 from towers.process.startup import Startup
 from towers.session.session import Session
-from towers.settings.config import Config
-from towers.settings.run_settings import RunSettings
+from towers.settings.config import Config, RunSettings
 from towers.settings.timetable import build_interval, parse_trace_steps
 from towers.tensorflow_v1 import tf
 from towers.training.callbacks import Callback
