@@ -12,7 +12,7 @@ joined before they are cut into batches. Else the batches of an epoch are cut by
 of a run that has resumed with another batch size may end in the next epoch, see `plan`.
 """
 
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
@@ -28,28 +28,24 @@ _ENDLESS = 2 ** 62
 OWN_FUNCTION = 'find_spans'  # The name of an op that calls Python for every split.
 
 
-class Fed(NamedTuple):
-  """What is fed to start iterators."""
-  arrays: List[Any]  # Those of the split, tensors.
-  start: Any  # Where to begin, `Plan.start` as an int64 tensor.
-
-
-def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed: Optional[int],
-                 parallel_calls: int) -> Any:
+def build_epochs(examples: Examples, arrays: Sequence[Any], start: Any, *, plan: Plan, shard: Shard,
+                 seed: Optional[int], parallel_calls: int) -> Any:
   """Returns the batches of all epochs from the one that is fed on, without end, a tf.data.Dataset.
 
   Batches are of elements, or of examples where these are read or parsed one by one; with the epoch
   beside them where the split `takes_epoch`.
 
-  `seed` shuffles, None keeps the order of the elements; `parallel_calls` are parsed at a time.
+  What is fed to start iterators are the `arrays` of the split, and the `start`, `Plan.start` as an
+  int64 tensor. `seed` shuffles, None keeps the order of the elements; `parallel_calls` are parsed
+  at a time.
   """
   def build_elements(packed):
     span = Span(*tf.unstack(packed))
     if examples.elements is None:
-      elements = _order_indices(examples, plan, shard, packed, fed.start, seed=seed,
+      elements = _order_indices(examples, plan, shard, packed, start, seed=seed,
                                 most=span.end - span.position)
     else:
-      elements = examples.elements(*fed.arrays)
+      elements = examples.elements(*arrays)
       if not (examples.read or examples.parse_example):
         elements = _encode_examples(elements, examples)
       # Distinct for billions of epochs.
@@ -62,7 +58,7 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
     return tf.data.Dataset.zip((elements, tf.data.Dataset.from_tensors(span.epoch).repeat()))
 
   def parse(elements, epoch=None):
-    elements = examples.parse_singly(elements, fed.arrays, epoch=epoch,
+    elements = examples.parse_singly(elements, arrays, epoch=epoch,
                                      parallel_calls=parallel_calls)
     return _encode_examples(elements, examples)
 
@@ -76,7 +72,7 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
 
   def call(function, later, shape):
     # By Python: ops on these few numbers are most of what an iterator takes to build.
-    found = tf.numpy_function(function, [later, fed.start], tf.int64, name=OWN_FUNCTION)
+    found = tf.numpy_function(function, [later, start], tf.int64, name=OWN_FUNCTION)
     found.set_shape(shape)
     return found
 
@@ -85,7 +81,7 @@ def build_epochs(examples: Examples, fed: Fed, *, plan: Plan, shard: Shard, seed
       spans = tf.data.Dataset.from_tensor_slices(call(find_spans, later, [None, len(Span._fields)]))
       elements = spans.flat_map(as_written(build_elements))
     else:  # Only their order depends on the epoch, and joining spans would cost as much as batches.
-      elements = parse(_order_indices(examples, plan, shard, later, fed.start, seed=seed,
+      elements = parse(_order_indices(examples, plan, shard, later, start, seed=seed,
                                       most=plan.num_examples))
     if plan.carries:
       return elements

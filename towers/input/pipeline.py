@@ -22,7 +22,7 @@ from towers.base.usage_error import UsageError, check_choice
 from towers.data.examples import Examples
 from towers.input.batch import Batch
 from towers.input.cut import leading_size
-from towers.input.epoch_dataset import Fed, build_epochs
+from towers.input.epoch_dataset import build_epochs
 from towers.input.parse import is_gathered, parse_batches
 from towers.input.plan import Plan, Shard, dealt
 from towers.input.resume_point import Order
@@ -84,8 +84,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     return _build_by_hand(examples, plan)
   shuffle &= not plan.is_endless
   with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
-    fed = Fed([tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays],
-              tf.placeholder(tf.int64, [None], 'start'))
+    arrays = [tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays]
+    start = tf.placeholder(tf.int64, [None], 'start')
     shards = _choose_shards(plan, mode)
     shardings = [build_sharding(plan, shard, is_shared=mode != 'shard') for shard in shards]
     if mode != 'shard':
@@ -98,9 +98,9 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     get_nexts: List[Callable[[], Any]] = []
     initializers: List[Any] = []
     for shard in shards:
-      epochs = build_epochs(examples, fed, plan=plan, shard=shard, seed=seed if shuffle else None,
-                            parallel_calls=calls)
-      batches, get_next = parse_batches(epochs, examples, fed.arrays, parallel_calls=calls,
+      epochs = build_epochs(examples, arrays, start, plan=plan, shard=shard,
+                            seed=seed if shuffle else None, parallel_calls=calls)
+      batches, get_next = parse_batches(epochs, examples, arrays, parallel_calls=calls,
                                         num_rows=plan.micro_batch_size, num_ahead=num_ahead)
       iterator = tf.data.Iterator.from_structure(tf.data.get_output_types(batches),
                                                  tf.data.get_output_shapes(batches))
@@ -121,7 +121,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   def feed_dict(step, resumed=None):
     by = resumed or plan
     begun = by.resumed_at(by.point_at(step))
-    return {**dict(zip(fed.arrays, examples.arrays)), fed.start: begun.start}
+    return {**dict(zip(arrays, examples.arrays)), start: begun.start}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,
