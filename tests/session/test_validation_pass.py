@@ -23,7 +23,7 @@ def test_means_are_over_all_examples_and_complete_after_the_last_batch():
   assert validation_pass.means() == {'loss': 2.0, 'accuracy': 0.4}
   assert validation_pass.num_examples == 5
   assert format_means(validation_pass.means(), 5) == 'loss 2.0000, accuracy 0.4000 (5 examples)'
-  validation_pass.sum_up(lambda sums, rows: 3 * sums)
+  validation_pass.sums = 3 * validation_pass.sums
   assert validation_pass.num_examples == 15 and validation_pass.means()['loss'] == 2.0
 
 

@@ -11,7 +11,6 @@ and puts the next ones in:
 """
 
 import contextlib
-import functools
 import itertools
 from typing import Any, Callable, ContextManager, Iterator, NamedTuple, Optional
 
@@ -357,9 +356,9 @@ class Engine:
         sums, *rows = measure(*self.calls.find_numbers(validation_pass.num_runs))
         validation_pass.add(sums, rows)
         self.runs += 1
-    sum_workers = validation.sum_workers
-    if validation_pass.is_complete and sum_workers:
-      validation_pass.sum_up(functools.partial(sum_workers, self.session))
+    if validation_pass.is_complete and validation.sum_workers:
+      validation_pass.sums = validation.sum_workers(
+          self.session, validation_pass.sums, validation_pass.rows)
       self.runs += 1
     self.validation_moved = not validation_pass.is_complete
 

@@ -1,6 +1,6 @@
 """A pass over the validation split: sums batch by batch, and their means at the end."""
 
-from typing import Any, Callable, Dict, Sequence
+from typing import Any, Dict, Sequence
 
 import numpy as np
 
@@ -17,7 +17,11 @@ def format_means(means: Dict[str, Any], num_examples: int) -> str:
 
 
 class ValidationPass:
-  """One pass over the validation split, summed up batch by batch."""
+  """One pass over the validation split, summed up batch by batch.
+
+  Attributes:
+    sums, rows: of all batches so far, those of `stack_sums` and of `WholeRows`.
+  """
 
   def __init__(self, tower: Tower, rows: WholeRows, *, num_steps: int, step: int):
     """Begins a pass of so many runs, of the weights after so many steps.
@@ -26,29 +30,24 @@ class ValidationPass:
     """
     self.step = step
     self.num_runs = 0  # That have been added.
-    self._tower, self._rows, self._steps_left = tower, rows, num_steps
-    self._sums = np.zeros(len(tower.sums) + len(tower.weights) + 1)
+    self._tower, self.rows, self._num_steps = tower, rows, num_steps
+    self.sums = np.zeros(len(tower.sums) + len(tower.weights) + 1)
 
   def add(self, sums: np.ndarray, rows: Sequence[np.ndarray] = ()) -> None:
-    """Adds a run's sums, those of `stack_sums`, and rows."""
-    self._sums += sums
-    self._rows.add(rows)
-    self._steps_left -= 1
+    """Adds a run's sums and rows."""
+    self.sums += sums
+    self.rows.add(rows)
     self.num_runs += 1
-
-  def sum_up(self, change: Callable[[np.ndarray, Any], np.ndarray]) -> None:
-    """Replaces the sums by `change(sums, rows)`, which adds those of other workers."""
-    self._sums = change(self._sums, self._rows)
 
   @property
   def is_complete(self) -> bool:
     """Whether every example of the split has been measured."""
-    return self._steps_left == 0
+    return self.num_runs == self._num_steps
 
   @property
   def num_examples(self) -> int:
     """The number of examples measured so far."""
-    return int(self._sums[-1])
+    return int(self.sums[-1])
 
   def means(self, *, leaves_out: bool = False) -> Dict[str, Any]:
     """Returns each metric's mean, or its value of all, over the examples measured so far.
@@ -59,10 +58,10 @@ class ValidationPass:
     Raises:
       UsageError: the weights of a metric are all 0.
     """
-    means = find_means(self._tower, self._sums)
+    means = find_means(self._tower, self.sums)
     empty = [name for name in self._tower.sums if name not in means]
     if empty and not leaves_out:
       raise UsageError(f'The weights of {empty[0]!r} are all 0 over the {self.num_examples:,} '
                        'examples measured, so that it has no mean: give validation examples '
                        f'for it, or leave {empty[0]!r} out.')
-    return {**means, **self._rows.compute()}
+    return {**means, **self.rows.compute()}
