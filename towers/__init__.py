@@ -9,9 +9,11 @@ imported when the name is first used, so `import towers` itself loads no TensorF
 """
 
 import ast
+import glob
 import importlib
 import inspect
 import os
+import re
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Dict, List
@@ -20,34 +22,6 @@ from towers.base import checkout
 from towers.base.installed import __version__
 from towers.base.output import write_line
 
-# Names that stood here, and where each is at home.
-_AT_HOME = {
-    'towers.checks.towers': 'CheckReport',
-    'towers.input.batch': 'Batch',
-    'towers.input.feed': 'Feed build_batches build_feed build_switched_batches',
-    'towers.input.pipeline': 'Inputs build_inputs',
-    'towers.input.plan': 'Plan build_plan',
-    'towers.input.input_wait': 'build_input_wait',
-    'towers.placement.collectives': 'AllReduce',
-    'towers.placement.counters': 'get_examples_seen get_global_step',
-    'towers.placement.devices': 'Devices build_devices build_session_config',
-    'towers.placement.replicas': 'Replicas build_replicas',
-    'towers.placement.variables': 'VariableStore build_variable_store format_device_table',
-    'towers.placement.workers': 'Workers',
-    'towers.reduce.all_reduce': 'Votes',
-    'towers.reduce.average': 'average_gradients',
-    'towers.reduce.broadcast': 'Broadcast build_broadcast',
-    'towers.reduce.clip': 'build_gradient_norm clip_gradients',
-    'towers.reduce.gradients': 'ReducedGradients unscale_gradients',
-    'towers.tower.precision': 'LossScale Precision build_precision',
-    'towers.tower.tower': 'Tower',
-    'towers.tower.model_call': 'Model',
-    'towers.tower.towers': 'build_towers',
-    'towers.update.apply': 'build_train_op',
-    'towers.update.nan_guard': 'Diagnosis build_diagnosis',
-    'towers.validation': 'Validation build_validation build_validation_tower',
-    'towers.warm_start.matching': 'InitFrom',
-}
 _OF_EXTRAS = {'check_inputs': 'towers.check_inputs', 'from_tfds': 'towers.data.from_tfds'}
 
 # What the documentation describes. Editors and type checkers follow these imports; nothing runs
@@ -110,13 +84,23 @@ if 'tensorflow' in sys.modules:  # So that 2.x builds graphs from the program's 
   importlib.import_module('towers.tensorflow_v1')
 
 
+def _search(name: str) -> List[str]:
+  """Returns the modules that make a name at their top, as those which once stood here."""
+  folder, found = os.path.dirname(os.path.abspath(__file__)), []
+  for path in glob.glob(os.path.join(folder, '**', '*.py'), recursive=True):
+    with open(path, encoding='utf-8') as file:
+      if re.search(rf'^(class |def )?{name}\b *[(:=]', file.read(), re.MULTILINE):
+        found.append(os.path.relpath(path[:-len('.py')], folder).replace(os.sep, '.'))
+  return [f'{__name__}.{module}' for module in found]
+
+
 def __getattr__(name: str) -> Any:
   if name in _OF_EXTRAS:
     return importlib.import_module('towers.extras').load_extra(_OF_EXTRAS[name])
   if name not in _PUBLIC:
-    homes = [module for module, names in _AT_HOME.items() if name in names.split()]
+    homes = [] if name.startswith('_') else _search(name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}' + (
-        f': write from {homes[0]} import {name}' if homes else ''))
+        f': write from {homes[0]} import {name}' if len(homes) == 1 else ''))
   value = getattr(importlib.import_module(_PUBLIC[name]), name)
   globals()[name] = value
   return value
