@@ -39,7 +39,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   """
   import models
   import towers
-  from towers.cli.build import build_configured
+  from towers.cli.jobs import build_configured
   from towers.process.startup import Startup
   from towers.tensorflow_v1 import tf
 

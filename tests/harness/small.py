@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import towers
-from towers.cli.build import build_configured
+from towers.cli.jobs import build_configured
 from towers.data import DataSet
 from towers.input.pipeline import fill_empty
 from towers.placement.counters import get_examples_seen, get_global_step

@@ -8,7 +8,7 @@ import towers
 from models import nasnet
 from tests.harness.small import nightly_but
 from towers.base.usage_error import UsageError
-from towers.cli.build import build_configured
+from towers.cli.jobs import build_configured
 from towers.data import load_synthetic
 from towers.placement.devices import build_session_config
 from towers.session.engine import Engine

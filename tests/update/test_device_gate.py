@@ -90,7 +90,7 @@ def test_a_refused_step_changes_nothing(case, value, on_gpus):
 def test_no_bit_of_adagrad_moves_either(on_gpus):
   settings = dict(train=faults.poison(TRAIN, ROW), placement='replicated')
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr('towers.cli.build.build_optimizer',
+    patch.setattr('towers.cli.jobs.build_optimizer',
                   lambda name, rate, **_: tf.train.AdagradOptimizer(rate))
     with Run(num_towers=2, **settings) as run:
       assert is_gated_on_device(run)

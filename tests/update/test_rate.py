@@ -7,7 +7,7 @@ import pytest
 
 import models
 from towers import data
-from towers.cli.build import build_configured
+from towers.cli.jobs import build_configured
 from towers.settings.config import Config
 from towers.tensorflow_v1 import tf
 

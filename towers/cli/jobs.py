@@ -13,26 +13,33 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import find_checkpoints
 from towers.checks import towers as towers_check
-from towers.cli.build import build_configured
 from towers.cli.user_functions import find_predict, load_function
 from towers.data import DataSet, Examples
 from towers.extras import load_extra
 from towers.input.micro_batches import read_accumulate
 from towers.input.resume_point import CARRY_TENSOR
+from towers.optimizers.optimizer import DECAYING, build_optimizer
 from towers.placement.cluster import Cluster
+from towers.placement.counters import get_examples_seen
 from towers.placement.devices import build_devices
+from towers.placement.patterns import parse_pairs
+from towers.placement.workers import Workers
 from towers.placement.xla import compiles
 from towers.process.run_error import end_process
 from towers.process.signals import Signals
 from towers.process.startup import Startup
+from towers.program import Program
 from towers.session.predict_function import Predict, classify
 from towers.settings.config import Config
 from towers.settings.setting import is_function
+from towers.settings.table import arguments_of
 from towers.tensorflow_v1 import tf, use_deterministic_kernels, use_tf32
 from towers.tower.losses import ScalarLoss
 from towers.tower.model_call import Model
 from towers.training.reporting.describe import describe_check, describe_ops
 from towers.training.run import Run
+from towers.update.learning_rate import build_learning_rate
+from towers.warm_start.matching import init_from
 from towers.warm_start.slices import open_reader
 from towers.warm_start.weights_file import check_weights
 
@@ -78,6 +85,33 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
                      f'peak rate {config.peak_learning_rate():g}')
   if export is not None and not cluster.is_evaluator:
     write_line(f'exported to {export()}')
+
+
+def build_configured(config: Config, model: Model, data_set: DataSet,
+                     workers: Optional[Workers] = None) -> Program:
+  """Returns the program that a config describes; the `workers` that TF_CONFIG says if None."""
+  settings = {name: getattr(config, name) for name in arguments_of('program')}
+  if config.optimizer in DECAYING:
+    settings['weight_decay'] = 0.0
+  started = None
+  if config.init_from is not None:
+    names = parse_pairs('init_map', config.init_map, like='resnet/=model/')
+    started = init_from(config.init_from, names=names, reinit=config.reinit or ())
+  return Program(
+      model, train=data_set.train,
+      validation=None if config.validation == 'none' else data_set.validation,
+      learning_rate=lambda plan: build_learning_rate(config, plan, get_examples_seen()),
+      optimizer=lambda rate: build_optimizer(config, rate), frozen=config.frozen or (),
+      rate_factors=_parse_factors(config.rate_factors), init_from=started,
+      workers=workers, **settings)
+
+
+def _parse_factors(text: Optional[str]) -> Dict[str, float]:
+  pairs = parse_pairs('rate_factors', text, like='encoder/=0.1')
+  try:
+    return {pattern: float(factor) for pattern, factor in pairs.items()}
+  except ValueError as error:
+    raise UsageError(f'rate_factors={text}: {error}. Give numbers, as encoder/=0.1.') from None
 
 
 def _build_timed(config, model, data_set, startup):
