@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from towers.base.later import tf
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
 
@@ -46,7 +47,6 @@ class _Column(NamedTuple):
 
   def take(self, index: Any, tensors: Iterator[Any]) -> Any:
     """Returns an example, given the next of the tensors that are fed; or of an array, a batch."""
-    from towers.tensorflow_v1 import tf
     values = next(tensors)
     if not self.is_unequal:
       return tf.gather(values, index)
@@ -63,8 +63,6 @@ class Gather:
 
   def __call__(self, index: Any, *tensors: Any) -> Any:
     """Returns the batch of these indices, or the example of one, given what is fed as tensors."""
-    # Imported only where a graph is built, so that a wrong array fails within a moment.
-    from towers.tensorflow_v1 import tf
     given, own = iter(tensors), iter(self._columns)
     # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
     with tf.device('/cpu:0'):

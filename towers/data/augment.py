@@ -10,6 +10,7 @@ Validation always takes images as they are, or their middle.
 
 from typing import Any
 
+from towers.base.later import tf
 from towers.base.usage_error import UsageError
 from towers.data.augmented import augmented
 from towers.data.example_draws import take_windows
@@ -47,7 +48,6 @@ def pad_crop_mirror(images: Any, draws: Any) -> Any:
     images: `[batch, height, width, channels]` of any dtype; all but the batch is known.
     draws: uniform in [0, 1), float32 `[batch, 3]`.
   """
-  from towers.tensorflow_v1 import tf
   padded = tf.pad(images, [[0, 0], [_PADDING, _PADDING], [_PADDING, _PADDING], [0, 0]])
   shifts = tf.cast(draws[:, :2] * (2 * _PADDING + 1), tf.int32)
   return take_windows(padded, shifts[:, 0], shifts[:, 1], images.shape.as_list()[1:3],

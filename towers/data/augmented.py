@@ -9,6 +9,7 @@ never resumes. Here each example draws by its own number, see `example_draws`.
 
 from typing import Any, Callable
 
+from towers.base.later import as_written, tf
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.components import naming_errors
 from towers.data.dataset_ops import no_python_draws
@@ -75,8 +76,6 @@ def _change_singly(examples, change):
     examples = _numbered(examples)
 
   def read(elements, *arrays, epoch, parallel_calls):
-    from towers.tensorflow_v1 import as_written, tf
-
     def change_one(example, number):
       if not examples.marks_bad:
         return change(example, number, epoch)
@@ -98,7 +97,6 @@ def _call_checked(function, example, draws, name, *, rows):
   Refuses a part of it, other rows, and other draws than those it is given.
   """
   from towers.placement.randomness import is_random
-  from towers.tensorflow_v1 import tf
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   of, who = 'a batch' if rows.ndims else 'an example', f'{name}: the function of towers.augmented'
@@ -124,12 +122,10 @@ def _call_checked(function, example, draws, name, *, rows):
 def _numbered(examples):
   """Returns examples whose elements begin with their number, which `read` leaves out again."""
   def elements(*arrays):
-    from towers.tensorflow_v1 import tf
     numbers = tf.data.Dataset.range(examples.num_examples)
     return tf.data.Dataset.zip((numbers, examples.elements(*arrays)))
 
   def read(numbered, *arrays, epoch, parallel_calls):
-    from towers.tensorflow_v1 import as_written
     plain = numbered.map(as_written(lambda _, element: element))
     return make_singly(examples, plain, arrays, epoch, parallel_calls)
 
@@ -138,7 +134,6 @@ def _numbered(examples):
 
 def make_singly(examples, elements, arrays, epoch, parallel_calls):
   """Returns all that a split makes of its elements, one by one."""
-  from towers.tensorflow_v1 import as_written, tf
   made = examples.parse_singly(elements, arrays, epoch=epoch, parallel_calls=parallel_calls)
   if examples.parse_batch is None:
     return made

@@ -10,6 +10,7 @@ from typing import Any, Iterator, NamedTuple, Tuple
 
 import numpy as np
 
+from towers.base.later import tf
 from towers.base.usage_error import UsageError, find_own_line
 from towers.data.composite import find_paths, find_rows
 
@@ -41,7 +42,6 @@ class Components(NamedTuple):
 
   def with_shapes_of(self, example: Any) -> 'Components':
     """Returns the same with the shapes of an example, which is a structure of arrays."""
-    from towers.tensorflow_v1 import tf
     shapes = [tf.TensorShape(np.shape(value)) for value in tf.nest.flatten(example)]
     return self._replace(parts=tuple(
         part if part.is_of_rows else part._replace(shape=shape)
@@ -49,21 +49,18 @@ class Components(NamedTuple):
 
   def with_ranks_of(self, example: Any) -> 'Components':
     """Returns the same with the numbers of dimensions of an example, and of any sizes there."""
-    from towers.tensorflow_v1 import tf
     return self._replace(parts=tuple(
         part._replace(shape=part.shape.merge_with([None] * np.ndim(value)))
         for part, value in zip(self.parts, tf.nest.flatten(example))))
 
   def zeros(self) -> Any:
     """Returns an example of zeros; numbers of dimensions are known, and unknown sizes are 1."""
-    from towers.tensorflow_v1 import tf
     return tf.nest.pack_sequence_as(self.structure, [
         tf.zeros([1 if size is None else size for size in part.shape.as_list()], part.dtype)
         for part in self.parts])
 
   def parse(self, *serialized: Any) -> Any:
     """Returns an example from its tensors, each serialized as a scalar string tensor."""
-    from towers.tensorflow_v1 import tf
     tensors = []
     for part, text in zip(self.parts, serialized):
       tensor = tf.io.parse_tensor(text, part.dtype)
@@ -76,13 +73,11 @@ class Components(NamedTuple):
 
     The error's message ends with `fix`, what to do about it.
     """
-    from towers.tensorflow_v1 import tf
     tensors = [self._hold(part, tensor, fix)
                for part, tensor in zip(self.parts, tf.nest.flatten(example))]
     return tf.nest.pack_sequence_as(self.structure, tensors)
 
   def _hold(self, part, tensor, fix):
-    from towers.tensorflow_v1 import tf
     tensor = tf.convert_to_tensor(tensor, part.dtype)
     expected, shape = part.shape.as_list(), tf.shape(tensor)
     if tensor.shape.is_fully_defined() or (
@@ -123,7 +118,6 @@ def naming_errors(given: Any, who: str = 'The model', of: str = 'a batch') -> It
     has_keys = any(re.search('[^0-9/]', path) for path in paths)
     if not told or isinstance(error, KeyError) and not has_keys:
       raise
-    from towers.tensorflow_v1 import tf
     dtypes, shapes = [
         ', '.join(f'{path}: {what(leaf)}'.lstrip(': ')
                   for path, leaf in zip(paths, tf.nest.flatten(given)))
@@ -186,7 +180,6 @@ def find_components(dataset: Any, name: str, *, marks_bad: bool = False) -> Comp
   Raises:
     UsageError: one is no dense tensor, or there is none.
   """
-  from towers.tensorflow_v1 import tf
   types = tf.data.get_output_types(dataset)
   paths = find_paths(types[0]) + ['is_good'] if marks_bad else find_paths(types)
   shapes = tf.nest.flatten(tf.data.get_output_shapes(dataset))

@@ -9,6 +9,7 @@ Staging areas, splits and switches take dense tensors alone. A model never sees 
 
 from typing import Any, Callable, List, NamedTuple, Tuple
 
+from towers.base.later import as_written, tf
 from towers.base.usage_error import UsageError
 
 
@@ -38,7 +39,6 @@ def find_paths(structure: Any, path: str = '') -> List[str]:
   if isinstance(structure, dict):
     parts = sorted(structure.items())
   elif isinstance(structure, ROWS):
-    from towers.tensorflow_v1 import tf
     return [path] * len(tf.nest.flatten(structure))
   elif isinstance(structure, (tuple, list)):
     parts = list(enumerate(structure))
@@ -64,7 +64,6 @@ def map_rows(function: Callable[[Any], Any], structure: Any) -> Any:
 
 def find_rows(structure: Any) -> List[bool]:
   """Returns for each leaf, in the order of `tf.nest.flatten`, whether it is part of `ROWS`."""
-  from towers.tensorflow_v1 import tf
   marked = map_rows(lambda rows: tf.nest.map_structure(lambda _: None, rows), structure)
   return [leaf is None for leaf in tf.nest.flatten(marked)]
 
@@ -75,7 +74,6 @@ def encode_dataset(dataset: Any, name: str) -> Any:
   Raises:
     UsageError: a component whose shape is not known as far as it must be.
   """
-  from towers.tensorflow_v1 import as_written, tf
   kinds = tf.nest.flatten(tf.data.get_output_classes(dataset))
   if all(kind is tf.Tensor for kind in kinds):
     return dataset
@@ -97,7 +95,6 @@ def encode_example(example: Any, name: str, shapes: Any = None) -> Any:
   Raises:
     UsageError: a component whose shape is not known as far as it must be.
   """
-  from towers.tensorflow_v1 import tf
   leaves = tf.nest.flatten(example)
   encoders = {tf.RaggedTensor: _encode_ragged, tf.SparseTensor: _encode_sparse}
   if not any(type(leaf) in encoders for leaf in leaves):
@@ -118,7 +115,6 @@ def decode_batch(tensors: Any) -> Any:
 
 
 def _encode_ragged(ragged, shape, component):
-  from towers.tensorflow_v1 import tf
   if shape.ndims is None:
     raise UsageError(f'{component} is a RaggedTensor whose number of dimensions is unknown: make '
                      'it of values that have a shape.')
@@ -130,7 +126,6 @@ def _encode_ragged(ragged, shape, component):
 
 
 def _encode_sparse(sparse, shape, component):
-  from towers.tensorflow_v1 import tf
   if not shape.is_fully_defined():
     raise UsageError(
         f'{component} is a SparseTensor of the dense shape {shape}, which a batch needs to know: '
@@ -145,7 +140,6 @@ def _encode_sparse(sparse, shape, component):
 
 
 def _decode_ragged(rows):
-  from towers.tensorflow_v1 import tf
   counts, lengths = rows.num_rows, [rows.num_rows]
   for of_rows in rows.row_lengths:
     lengths.append(_drop_padding(of_rows, counts))
@@ -155,12 +149,10 @@ def _decode_ragged(rows):
 
 def _drop_padding(padded, counts):
   """Returns the first `counts[i]` values of each row i, one after another."""
-  from towers.tensorflow_v1 import tf
   return tf.boolean_mask(padded, tf.sequence_mask(counts, tf.shape(padded, out_type=tf.int64)[1]))
 
 
 def _decode_sparse(rows):
-  from towers.tensorflow_v1 import tf
   most = tf.shape(rows.values, out_type=tf.int64)[1]
   places = tf.where(tf.sequence_mask(rows.num_values, most))  # `[values, 2]`: row, and where in it.
   indices = tf.concat([places[:, :1], tf.gather_nd(rows.indices, places)], 1)

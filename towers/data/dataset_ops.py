@@ -7,6 +7,7 @@ from typing import Any, Iterator, Tuple
 
 import numpy as np
 
+from towers.base.later import find_last_op, get_constant, tf
 from towers.base.usage_error import UsageError
 
 # Data sets that take their input's elements one by one: their ops, without 'Dataset' and version.
@@ -28,7 +29,6 @@ def check_ops(dataset: Any, name: str) -> None:
     UsageError: it is; names all of these and what to leave out.
   """
   from towers.graph.walk import find_needed
-  from towers.tensorflow_v1 import find_last_op, get_constant
   fixes = []
   for op in _walk(find_last_op(dataset)):
     if _kind(op) in _BATCHES and _keeps_batches(dataset, op):
@@ -58,7 +58,6 @@ def check_draws(dataset: Any, name: str) -> None:
   """
   from towers.graph.walk import find_needed, walk_called
   from towers.placement.randomness import is_random
-  from towers.tensorflow_v1 import find_last_op
   for op in find_needed([find_last_op(dataset)]):
     for _, node in walk_called(op.graph, op.node_def):
       if is_random(node):
@@ -103,7 +102,6 @@ def _kind(op: Any) -> str:
 
 def _keeps_batches(dataset: Any, op: Any) -> bool:
   """Returns whether every element still begins with the size of the batches that an op makes."""
-  from towers.tensorflow_v1 import get_constant, tf
   size = get_constant(list(op.inputs)[-3 if _kind(op) == 'MapAndBatch' else 1])
   shapes = tf.nest.flatten(tf.data.get_output_shapes(dataset))
   return all(shape.ndims != 0 and (shape.ndims is None or shape.as_list()[0] in (None, size))
@@ -112,7 +110,6 @@ def _keeps_batches(dataset: Any, op: Any) -> bool:
 
 def _is_random(op: Any) -> bool:
   """Returns whether a shuffling op gives another order at each pass, or in each run."""
-  from towers.tensorflow_v1 import get_constant
   if 'reshuffle_each_iteration' not in op.node_def.attr or op.get_attr('reshuffle_each_iteration'):
     return True
   return [get_constant(seed) for seed in op.inputs[2:4]] == [0, 0]
@@ -125,7 +122,6 @@ def find_parsing(dataset: Any) -> Tuple[str, bool]:
   may quote parts of it.
   """
   from towers.graph.walk import find_called, walk_called
-  from towers.tensorflow_v1 import find_last_op
   op: Any = find_last_op(dataset)
   inner = [node for _, node in walk_called(op.graph, op.node_def)]
   kinds = [kind for name in find_called(op.graph, op.node_def)

@@ -15,6 +15,17 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 import numpy as np
 
 from towers.base.json_files import read_sealed, write_sealed
+from towers.base.later import (
+  as_written,
+  copy_dataset,
+  find_last_op,
+  get_constant,
+  is_dataset,
+  plain_data_options,
+  private_session,
+  tf,
+  unbatch,
+)
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, check_parameters
@@ -55,7 +66,6 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     UsageError: a data set that is batched, endless, shuffled anew at each pass, empty or of another
       graph; a number that it contradicts.
   """
-  from towers.tensorflow_v1 import as_written, copy_dataset, tf
   check_name(name)
   for setting, value, least in (('num_examples', num_examples, 1),
                                 ('shuffle_buffer', shuffle_buffer, 0)):
@@ -128,7 +138,6 @@ def from_stream(make: Optional[Callable[[], Iterator[Any]]] = None, like: Any = 
   Raises:
     UsageError: `make` is no such function.
   """
-  from towers.tensorflow_v1 import tf
   check_name(name)
   try:
     first = next(iter(make())) if like is None else like  # type: ignore[misc]
@@ -154,7 +163,6 @@ def _make(dataset: Any, name: str) -> Any:
   Raises:
     UsageError: it was made in another graph.
   """
-  from towers.tensorflow_v1 import find_last_op, tf
   with tf.init_scope(), tf.device('/cpu:0'):
     if not _is_made(dataset, name):
       return _call(dataset, name)
@@ -168,7 +176,6 @@ def _make(dataset: Any, name: str) -> Any:
 def _is_made(dataset: Any, name: str) -> bool:
   """Returns whether this is a data set, and not a function that makes one."""
   from towers.graph.walk import find_needed
-  from towers.tensorflow_v1 import find_last_op, is_dataset
   if not is_dataset(dataset):
     if not callable(dataset):
       raise UsageError(f'{name}: from_dataset takes a tf.data.Dataset, or a function without '
@@ -186,7 +193,6 @@ def _is_made(dataset: Any, name: str) -> bool:
 
 
 def _call(function: Callable[[], Any], name: str) -> Any:
-  from towers.tensorflow_v1 import is_dataset
   check_parameters(function, f'{name}: the function given to from_dataset',
                    fix='let it make the data set by itself')
   with naming_errors((), f'{name}: the function given to from_dataset'):
@@ -199,7 +205,6 @@ def _call(function: Callable[[], Any], name: str) -> Any:
 
 def _find_size(dataset: Any, name: str) -> int:
   """Returns how many elements TensorFlow knows a data set to have, or _UNKNOWN."""
-  from towers.tensorflow_v1 import tf
   with _explained(name):
     [size] = _take(tf.data.Dataset.from_tensors(tf.data.experimental.cardinality(dataset)), 1)
   if size == _ENDLESS:
@@ -211,7 +216,6 @@ def _find_size(dataset: Any, name: str) -> int:
 
 def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
   """Yields the elements of a data set of the default graph."""
-  from towers.tensorflow_v1 import plain_data_options, private_session, tf
   iterator = tf.data.make_initializable_iterator(dataset.with_options(plain_data_options()))
   element = iterator.get_next()
   with private_session(tf.get_default_graph()) as session:
@@ -256,7 +260,6 @@ def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
 
 def _read_all(dataset: Any, name: str, what: str) -> int:
   """Returns the number of elements by a pass over all of them; says now and then `what` it does."""
-  from towers.tensorflow_v1 import as_written, tf
   said = time.monotonic()
   count = 0
   ones = dataset.map(as_written(lambda *_: tf.constant(0, tf.uint8))).batch(_COUNTED_AT_ONCE)
@@ -291,7 +294,6 @@ def _keeps_a_file(dataset: Any) -> bool:
   element to past the last one, which those of a program never ask for.
   """
   from towers.graph.walk import find_needed
-  from towers.tensorflow_v1 import find_last_op, get_constant
   files = [get_constant(op.inputs[1]) for op in find_needed([find_last_op(dataset)])
            if op.type.startswith('CacheDataset')]
   return any(file and not os.path.exists(os.fsdecode(file) + '.index') for file in files)
@@ -318,7 +320,6 @@ def _end_after(dataset: Any, count: int, components: Components) -> Any:
   Nobody asks for an element after the last one. So elements are read in chunks, of a size with
   which the last one and the one after it, if there is any, are in the same chunk.
   """
-  from towers.tensorflow_v1 import as_written, tf, unbatch
   size = next(size for size in itertools.count(_CHUNK) if count % size)
   message = (f'{components.name} promised num_examples={count}, but its data set has more '
              'elements: correct the number, or remove the count_file.')

@@ -10,6 +10,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from towers.base.later import tf
 from towers.base.splitmix import GOLDEN, as_int64, mix, shift_right
 from towers.base.usage_error import UsageError
 
@@ -21,7 +22,6 @@ def draw(indices: Any, *, epoch: Any, seed: int, count: int, first: int = 0) -> 
 
   Indices of the examples are int64 `[examples]`; the epoch is that of all, or of each.
   """
-  from towers.tensorflow_v1 import tf
   state = mix(mix(as_int64(seed) + epoch * GOLDEN, tf.bitwise) + indices, tf.bitwise)
   positions = tf.range(first + 1, first + count + 1, dtype=tf.int64) * GOLDEN
   mixed = mix(state[:, tf.newaxis] + positions, tf.bitwise)
@@ -38,7 +38,6 @@ def take_windows(images: Any, y: Any, x: Any, size: Sequence[int], is_mirrored: 
     size: of all, height and width.
     is_mirrored: whether each is from left to right, bool `[batch]`; None for none.
   """
-  from towers.tensorflow_v1 import tf
   height, width = size
   num_images, full_height, full_width, _ = tf.unstack(tf.shape(images))
   columns = tf.range(width)
@@ -63,7 +62,6 @@ class Draws:
 
   def uniform(self, shape: Sequence[int] = (), low: float = 0.0, high: float = 1.0) -> Any:
     """Returns float32 of `shape` in [low, high)."""
-    from towers.tensorflow_v1 import tf
     if np.ndim(shape) != 1:
       raise UsageError(f'A function of towers.augmented draws of the shape {shape!r}: give sizes, '
                        'as [2], and bounds by name, as draws.uniform(low=0.8, high=1.2).')
@@ -76,20 +74,17 @@ class Draws:
 
   def normal(self, shape: Sequence[int] = (), mean: float = 0.0, stddev: float = 1.0) -> Any:
     """Returns float32 of `shape` (Box and Muller 1958)."""
-    from towers.tensorflow_v1 import tf
     # Of 1 - u, which is never 0.
     radius = tf.sqrt(-2.0 * tf.math.log1p(-self.uniform(shape)))
     return mean + stddev * radius * tf.cos(2.0 * math.pi * self.uniform(shape))
 
   def integer(self, low: int, high: Any, shape: Sequence[int] = ()) -> Any:
     """Returns int32 of `shape` in [low, high); `high` may be a tensor."""
-    from towers.tensorflow_v1 import tf
     # In float32 no product of the largest draw is rounded up to the other factor.
     return low + tf.cast(self.uniform(shape) * tf.cast(high - low, tf.float32), tf.int32)
 
   def crop(self, image: Any, size: Sequence[int]) -> Any:
     """Returns a random part of `size`, height and width, of `[height, width, channels]`."""
-    from towers.tensorflow_v1 import tf
     height, width = size
     shape = tf.shape(image)
     axis = 0 if self._is_one else 1
@@ -103,7 +98,6 @@ class Draws:
 
   def flip(self, image: Any) -> Any:
     """Returns `[height, width, channels]` mirrored from left to right, half of the time."""
-    from towers.tensorflow_v1 import tf
     is_mirrored = self.uniform() < 0.5
     if self._is_one:
       return tf.cond(is_mirrored, lambda: tf.reverse(image, [1]), lambda: tf.identity(image))

@@ -11,6 +11,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
+from towers.base.later import as_written, tf
 from towers.base.usage_error import UsageError, check_same_number
 from towers.data.arrays import check_name
 from towers.data.augmented import make_singly
@@ -141,7 +142,6 @@ class _Join:
 
   def gather(self, numbers: Any, *arrays: Any) -> Any:
     """Returns the batch of these numbers, of any shape, of parts that gather batches."""
-    from towers.tensorflow_v1 import tf
     with tf.device('/cpu:0'):
       numbers, parts = self._find(numbers)
       if len(self._parts) == 1:
@@ -162,7 +162,6 @@ class _Join:
 
   def read(self, numbers: Any, *arrays: Any, epoch: Any, parallel_calls: int) -> Any:
     """Returns a data set of the examples of a data set of numbers, in their order."""
-    from towers.tensorflow_v1 import as_written, tf
     found = numbers.map(as_written(self._find))
 
     def make(index, part, given):
@@ -179,7 +178,6 @@ class _Join:
 
   def _find(self, numbers):
     """Returns the own numbers of examples in their parts, and these."""
-    from towers.tensorflow_v1 import tf
     numbers %= self._ends[-1]
     parts = tf.reduce_sum(tf.cast(numbers[..., None] >= self._ends[:-1], tf.int32), -1)
     return numbers - tf.gather(np.append(0, self._ends[:-1]), parts), parts

@@ -13,6 +13,7 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Tuple, Un
 
 import numpy as np
 
+from towers.base.later import as_written, private_session, tf
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, find_own_line
@@ -161,7 +162,6 @@ def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
     BadRecordError: it is not what `parse` takes, or `parse` fails on it.
     UsageError: `parse` fails on any record, or returns what cannot be batched.
   """
-  from towers.tensorflow_v1 import as_written, private_session, tf
   with tf.Graph().as_default() as graph:
     record = tf.placeholder(tf.string, [], 'record')
     try:
@@ -229,7 +229,6 @@ class _Reader(NamedTuple):
 
   def _read_chunk(self, indices):
     """Returns a column each of indices, records, and whether they could be read."""
-    from towers.tensorflow_v1 import tf
     payloads, is_read = tf.numpy_function(self._read, [indices], [tf.string, tf.bool])
     for column in (payloads, is_read):
       column.set_shape([None])

@@ -14,6 +14,7 @@ from typing import Any, Callable, Tuple
 
 import numpy as np
 
+from towers.base.later import tf
 from towers.data.bad_records import BadRecords
 
 _CHUNK = 32
@@ -48,8 +49,6 @@ def map_chunks(indices: Any, read_chunk: Callable[[Any], Any], function: Callabl
     return mark(function(record, *more), is_read)
 
   def stand_in(index, record, *_):
-    from towers.tensorflow_v1 import tf
-
     def report(index, record):
       bad_records.report(*place(index), explain(bytes(record)))
       return np.False_
@@ -67,7 +66,6 @@ def map_chunks(indices: Any, read_chunk: Callable[[Any], Any], function: Callabl
 
 def _map_with_stand_ins(chunk, function, stand_in, name):
   """Returns a data set of what becomes of each row of `chunk`, tensors `[rows, ...]`, in order."""
-  from towers.tensorflow_v1 import tf
   num_rows = tf.shape(chunk[0], out_type=tf.int64)[0]
   rows = tf.data.Dataset.from_tensor_slices(chunk)
   # No tensor of positions: TensorFlow 1.14 crashes on a tf.range here.

@@ -17,6 +17,7 @@ from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from towers.base.later import tf
 from towers.data.augment import pad_crop_mirror
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.digest import FEWEST_ROWS, MOST_ROWS, choose_rows, to_int64
@@ -97,7 +98,6 @@ class _Reader(NamedTuple):
 
   def _read_chunk(self, indices, epoch):
     """Reads images and chooses their windows; returns the columns that `map_chunks` takes."""
-    from towers.tensorflow_v1 import tf
     images, labels, sizes, is_read = tf.numpy_function(
         self._read_and_check, [indices], [tf.string, tf.int32, tf.int32, tf.bool])
     for tensor in (images, labels, is_read):
@@ -132,7 +132,6 @@ class _Reader(NamedTuple):
 
   def _decode(self, image, label, window, draws):
     """Returns the example of an image; fails where the decoder does."""
-    from towers.tensorflow_v1 import tf
     image = _decode_window(image, window, self.format.size, self.format.channels)
     if self.augment == 'cifar':
       image = pad_crop_mirror(image, draws[tf.newaxis])
@@ -142,7 +141,6 @@ class _Reader(NamedTuple):
     return image, label
 
   def _make_blank(self):
-    from towers.tensorflow_v1 import tf
     size, channels = self.format.size, self.format.channels
     return tf.zeros([size, size, channels], tf.uint8), tf.zeros([], tf.int32)
 
@@ -163,8 +161,6 @@ def decode_images(contents: Any, image_size: int, channels: int = 3) -> Any:
   Returns:
     Images `[batch, image_size, image_size, channels]` uint8. A step fails where one is damaged.
   """
-  from towers.tensorflow_v1 import tf
-
   def decode(content):
     size = tf.cond(
         is_png(content),
@@ -179,8 +175,6 @@ def decode_images(contents: Any, image_size: int, channels: int = 3) -> Any:
 
 def _decode_window(content, window, size, channels):
   """Returns the window of an encoded image, `[1, size, size, channels]` uint8; fails if damaged."""
-  from towers.tensorflow_v1 import tf
-
   def decode_png():
     image = tf.image.decode_png(content, channels=channels)
     return tf.slice(image, tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [-1]], 0))
@@ -200,7 +194,6 @@ def _decode_window(content, window, size, channels):
 
 def is_png(content: Any) -> Any:
   """Returns whether an encoded image is a PNG; else it is taken as a JPEG."""
-  from towers.tensorflow_v1 import tf
   return tf.equal(tf.strings.substr(content, 0, 4), b'\x89PNG')
 
 

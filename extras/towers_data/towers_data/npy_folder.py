@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from towers.base.later import tf
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays
@@ -95,7 +96,6 @@ def _only_good(examples, good):
     raise UsageError(f'{examples.name}: no label is in range, so there is nothing to read.')
 
   def parse_batch(indices, *tensors):
-    from towers.tensorflow_v1 import tf
     return examples.parse_batch(tf.gather(tensors[-1], indices), *tensors[:-1])
 
   return examples._replace(num_examples=len(good), parse_batch=parse_batch,

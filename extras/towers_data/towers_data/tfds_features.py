@@ -15,6 +15,7 @@ Format: `feature.proto`, `example_serializer.py` and `features/` of tensorflow-d
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 from towers.base.json_files import parse_json, read_text
+from towers.base.later import tf
 from towers.base.usage_error import UsageError
 from towers_data.encoded_images import is_png
 
@@ -141,7 +142,6 @@ def flatten_features(features: Features) -> Dict[str, Feature]:
 
 def parse_record(record: Any, features: Features) -> Dict[str, Any]:
   """Returns the example of a record, a scalar string tensor, as tensorflow-datasets would."""
-  from towers.tensorflow_v1 import tf
   flat = flatten_features(features)
   stored = tf.io.parse_single_example(
       record, {path: _stored_as(feature) for path, feature in flat.items()})
@@ -155,7 +155,6 @@ def parse_record(record: Any, features: Features) -> Dict[str, Any]:
 
 def _stored_as(feature):
   """Returns how a feature is parsed from a record."""
-  from towers.tensorflow_v1 import tf
   if feature.kind in ('Image', 'Text') or feature.encoding != 'none':
     return tf.io.FixedLenFeature([], tf.string)
   dtype = tf.int64 if feature.dtype in _INTS else (
@@ -166,7 +165,6 @@ def _stored_as(feature):
 
 
 def _decode(feature, stored):
-  from towers.tensorflow_v1 import tf
   if feature.kind == 'Image':
     return _decode_image(feature, stored)
   dtype = tf.as_dtype(feature.dtype)
@@ -183,7 +181,6 @@ def _decode(feature, stored):
 
 
 def _decode_image(feature, content):
-  from towers.tensorflow_v1 import tf
   channels = feature.shape[-1]
   # The accurate transform gives the same pixels in every version of libjpeg.
   image = tf.cond(

@@ -11,6 +11,8 @@ Validation always takes the middle.
 import math
 from typing import Any
 
+from towers.base.later import tf
+
 _TRIES = 10
 _MIN_AREA, _MAX_ASPECT = 0.08, 4 / 3
 # Of the shorter side: 224 of 256, as most published ImageNet accuracies were measured.
@@ -25,7 +27,6 @@ def choose_central_windows(sizes: Any, image_size: int) -> Any:
   They are 0.875 of the shorter side, but no smaller than `image_size`, what they are resized to,
   if the image has so many pixels. Sizes are heights and widths, int32 `[images, 2]`.
   """
-  from towers.tensorflow_v1 import tf
   shorter = tf.reduce_min(sizes, 1, keepdims=True)
   sides = tf.cast(tf.round(tf.cast(shorter, tf.float32) * _CENTRAL_SHARE), tf.int32)
   sides = tf.maximum(tf.maximum(sides, tf.minimum(shorter, image_size)), 1)
@@ -38,7 +39,6 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
   It is the first of ten random parts that fits, or else, as in very long images, the largest square
   in the middle. Sizes are as above, and draws uniform in [0, 1), float32 `[images, at least 40]`.
   """
-  from towers.tensorflow_v1 import tf
   area, aspect, y, x = tf.unstack(tf.reshape(draws[:, :4 * _TRIES], [-1, 4, _TRIES]), axis=1)
   pixels = tf.cast(tf.reduce_prod(sizes, 1, keepdims=True), tf.float32)
   area = pixels * (_MIN_AREA + (1 - _MIN_AREA) * area)
@@ -63,5 +63,4 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
 def mirror(image: Any, draw: Any) -> Any:
   """Returns an image `[height, width, channels]`, mirrored if `draw`, of [0, 1), is below a half.
   """
-  from towers.tensorflow_v1 import tf
   return tf.cond(draw < 0.5, lambda: tf.reverse(image, [1]), lambda: image)

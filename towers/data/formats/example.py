@@ -8,6 +8,7 @@ op's error quotes bytes that are not UTF-8, 1.14 ends the process too, before Py
 import functools
 from typing import Any, Tuple
 
+from towers.base.later import tf
 from towers.data.bad_records import BadRecordError
 
 
@@ -34,7 +35,6 @@ def _find_types(kind) -> Tuple[Any, Any]:
   """Returns the class of a kind, and the error of one that is damaged; to look is half the cost."""
   from google.protobuf.message import DecodeError
 
-  from towers.tensorflow_v1 import tf
   return getattr(tf.train, kind), DecodeError
 
 

@@ -6,6 +6,7 @@ from typing import Any, Dict
 import numpy as np
 
 from towers.base.files import write_whole
+from towers.base.later import count_compiled, tf
 from towers.base.reason import find_reason, is_about_room
 from towers.process.run_error import RunError
 
@@ -19,7 +20,6 @@ def build_result(run: Any, progress: Any, loop: Any, *, trained: Dict[str, float
     trained: means of the training steps since the validation before the last, by name.
     started: time.monotonic() when the process began.
   """
-  from towers.tensorflow_v1 import count_compiled, tf
   session, program = run.session, run.program
   all_reduce, first_step_at = program.gradients.all_reduce, progress.first_step_at
   return dict(
