@@ -217,9 +217,9 @@ class Checkpoints:
       self.saved_step = snapshot.step
       return
     # Formatted now, since the loop may add to the history meanwhile.
-    notes = None if history is None else (history.format(), history.best_first())
+    text, best_first = (history.format(), history.best_first()) if history else ('', [])
     self._writing_step = snapshot.step
-    self._writing = self._thread.submit(self._write, snapshot, notes)
+    self._writing = self._thread.submit(self._write, snapshot, text, best_first)
 
   def write_history(self, history: History) -> None:
     """Writes the history alone."""
@@ -281,7 +281,7 @@ class Checkpoints:
       self._warn(text)
     return point
 
-  def _write(self, snapshot, notes):
+  def _write(self, snapshot, text, best_first):
     """Writes a checkpoint, whole or not at all, in a thread."""
     try:
       constants = dict(self._constants)
@@ -293,14 +293,13 @@ class Checkpoints:
       with folder_aside(self.folder) as aside:
         self._writer.write(os.path.join(aside, PREFIX),
                            [*snapshot.values.values(), *constants.values()])
-        if notes is not None:
-          write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
+        if text:
+          write_whole(os.path.join(self.folder, HISTORY), text.encode())
         path = path_of(self.folder, snapshot.step)
         for suffix in SUFFIXES:
           os.replace(os.path.join(aside, PREFIX) + suffix, path + suffix)
       self.saved_step = snapshot.step
       self.reason = ''
-      best_first = notes[1] if notes else []
       try:
         self._forget_oldest(snapshot.step, best_first)
       except OSError:  # Once more, since the checkpoint is there, and would not be named.

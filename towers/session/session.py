@@ -70,23 +70,19 @@ class Session(OpenSession):
                        'steps itself: give towers.train more by steps= or epochs=, or write a loop '
                        'of your own, with program.session() as session.')
     if batch is None:
-      loss, not_finite = self.take_step()
-      if not_finite is not None:
-        self._refuse(not_finite)
-    else:
-      with self._called() as engine, engine.fed(batch):
-        loss, not_finite = engine.take_step()
-        if not_finite is not None:
-          self._refuse(not_finite)
-    return float(loss)
+      return self._read(self.take_step())
+    with self._called() as engine, engine.fed(batch):
+      return self._read(engine.take_step())
 
-  def _refuse(self, not_finite):
-    """Skips a step that is not finite, and raises, unless it was done on the second try."""
-    if not not_finite.is_done:
+  def _read(self, result):
+    """Returns the loss of a step; skips and refuses one that no second try has made finite."""
+    loss, not_finite = result
+    if not_finite is not None and not not_finite.is_done:
       self.skip()
       raise RunError(f'Step {self.step} is not finite: {not_finite}. It has changed no '
                      f'variable. {not_finite.advice}; or catch this error to go on with the next '
                      'step.')
+    return float(loss)
 
   def take_step(self, validation_pass: Optional[ValidationPass] = None) -> StepResult:
     """Does what `train` does, and says where the step was not finite; then only `skip` counts it.
