@@ -92,11 +92,6 @@ class Engine:
 
     self.calls = Calls(session, program)
 
-  @property
-  def version(self) -> Any:
-    """What has another value whenever a run may have changed a variable."""
-    return self.runs, self.session.num_runs
-
   def start_variables(self) -> None:
     """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
     towers, all_reduce = self.program.gradients.towers, self.program.gradients.all_reduce

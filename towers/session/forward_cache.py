@@ -53,7 +53,7 @@ class ForwardCache:
         self._kept.remove(kept)
       self._kept.append(kept)
       _, forward = kept
-      version = engine.version
+      version = engine.runs, engine.session.num_runs  # Others if variables changed.
       if forward.version != version and forward.variables:
         # By a call, which is no new version.
         forward.load(self._prepare_read(tuple(forward.variables), engine.session)())
