@@ -11,7 +11,6 @@ import os
 import time
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
-from towers.base.best_metric import parse_best_metric
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints, Snapshot
@@ -217,8 +216,7 @@ class Run:
   def _describe(self, program, cluster, described):
     """Says what is trained, where, and whether it is kept."""
     with program.graph.as_default():
-      self._description = describe_run(
-          program, best=parse_best_metric(self._settings.best_metric).describe(), **described)
+      self._description = describe_run(program, best=self._history.metric.describe(), **described)
     write_line(self._description if cluster.is_chief else
                f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; '
                f'{cluster.describe(0)} prints the rest')
