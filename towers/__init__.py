@@ -86,12 +86,13 @@ if 'tensorflow' in sys.modules:  # So that 2.x builds graphs from the program's 
 
 def _search(name: str) -> List[str]:
   """Returns the modules that make a name at their top, as those which once stood here."""
-  folder, found = os.path.dirname(os.path.abspath(__file__)), []
-  for path in glob.glob(os.path.join(folder, '**', '*.py'), recursive=True):
+  root, found = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), []
+  for path in glob.glob(os.path.join(glob.escape(root), __name__, '**', '*.py'), recursive=True):
     with open(path, encoding='utf-8') as file:
-      if re.search(rf'^(class |def )?{name}\b *[(:=]', file.read(), re.MULTILINE):
-        found.append(os.path.relpath(path[:-len('.py')], folder).replace(os.sep, '.'))
-  return [f'{__name__}.{module}' for module in found]
+      if re.search(rf'^(class |def )?{re.escape(name)} *[(:=]', file.read(), re.MULTILINE):
+        module = re.sub(r'(.__init__)?\.py$', '', os.path.relpath(path, root))
+        found.append(module.replace(os.sep, '.'))
+  return found
 
 
 def __getattr__(name: str) -> Any:
