@@ -86,12 +86,12 @@ if 'tensorflow' in sys.modules:  # So that 2.x builds graphs from the program's 
 
 def _search(name: str) -> List[str]:
   """Returns the modules that make a name at their top, as those which once stood here."""
+  from towers.base.json_files import read_text  # Not at each start.
   root, found = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), []
   for path in glob.glob(os.path.join(glob.escape(root), __name__, '**', '*.py'), recursive=True):
-    with open(path, encoding='utf-8') as file:
-      if re.search(rf'^(class |def )?{re.escape(name)} *[(:=]', file.read(), re.MULTILINE):
-        module = re.sub(r'(.__init__)?\.py$', '', os.path.relpath(path, root))
-        found.append(module.replace(os.sep, '.'))
+    if re.search(rf'^(class |def )?{re.escape(name)} *[(:=]', read_text(path), re.MULTILINE):
+      module = re.sub(r'(.__init__)?\.py$', '', os.path.relpath(path, root))
+      found.append(module.replace(os.sep, '.'))
   return found
 
 
