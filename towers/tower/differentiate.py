@@ -23,17 +23,8 @@ def differentiate(forward: Tower, variables: Sequence[Variable], recording: Reco
     with gradients_of_training(), control_flow_v1(), dense_where_mixed():
       gradients = forward.batch.zero_if_empty(tf.gradients(
           total, list(variables), [tf.convert_to_tensor(weight, total.dtype)]))
-  ops = recording.list_ops()
-  made = ops[num_ops:]
-  keep_order(made)
-  lookups = {b'loc:@' + op.name.encode() for op in ops if op.type.startswith('ResourceGather')}
-  for op in made:
-    # TensorFlow colocates the stacks that a loop's gradients need, what brings values there, and
-    # shapes of rows that are read, with the op whose value it is: for a shared variable, on the
-    # variable's device.
-    if (any(b'ReadVariableOp' in group or group in lookups for group in op.colocation_groups())
-        or op.type == 'Shape' and op.inputs[0].op.type == 'ResourceGather'):
-      recording.take(op)
+  keep_order(recording.list_ops()[num_ops:])
+  recording.take_values(num_ops)
   return gradients
 
 

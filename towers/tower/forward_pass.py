@@ -13,7 +13,7 @@ from towers.tower.batch_norm.sync_other_layers import check_joined
 from towers.tower.drawing.draws import tie_draws, warn_of_left
 from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall
-from towers.tower.recording import Recording
+from towers.tower.recording import Recording, record_tower
 from towers.tower.scratch_graph import call_in_scratch
 from towers.tower.tower import Tower
 
@@ -47,6 +47,7 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
   for op in ops:
     if op.type == 'Switch' and op.inputs[0].op.type == 'ReadVariableOp':
       recording.take(op)
+  recording.take_stacks()
   _check(tower, ops, index, store)
   if call.joins_norms and index == 0:
     check_joined(tower)
@@ -59,8 +60,10 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
 
 def build_outputs(call: ModelCall, batch: Batch, device: str, *, index: int) -> Any:
   """Returns what a function that is no model returns in a tower, its draws tied as a model's."""
-  with tf.device(device), tf.name_scope(f'tower_{index}') as scope:
+  recording = record_tower(device)
+  with tf.device(recording.place), tf.name_scope(f'tower_{index}') as scope:
     returned = call.compute(batch.tensors, index=index, scope=scope)
+  recording.take_stacks()
   ops = [op for op in tf.get_default_graph().get_operations() if op not in call.store.initial_ops]
   tie_draws(ops, call.draws, tower=index, scope=scope, batch=batch,
             call_in_scratch=functools.partial(call_in_scratch, call, batch, scope))

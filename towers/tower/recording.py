@@ -28,6 +28,24 @@ class Recording(NamedTuple):
     op._set_device('')
     op._set_device(self.place(op))
 
+  def take_values(self, begin: int = 0) -> None:
+    """Takes what TensorFlow puts beside the op of a value: for a variable's, on its device.
+
+    These are stacks that the gradients of a loop need, what brings values there, and the shapes of
+    rows that are read. The first `begin` ops stay.
+    """
+    ops = self.list_ops()
+    lookups = {b'loc:@' + op.name.encode() for op in ops if op.type.startswith('ResourceGather')}
+    for op in ops[begin:]:
+      if (any(b'ReadVariableOp' in group or group in lookups for group in op.colocation_groups())
+          or op.type == 'Shape' and op.inputs[0].op.type == 'ResourceGather'):
+        self.take(op)
+
+  def take_stacks(self) -> None:
+    """Does so for the gradients that a model takes itself, where a loop is among them."""
+    if any(op.type == 'StackV2' for op in self.list_ops()):
+      self.take_values()
+
   def list_ops(self) -> List[Operation]:
     """Returns the ops that were made since."""
     return tf.get_default_graph().get_operations()[self.num_ops:]

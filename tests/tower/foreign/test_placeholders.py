@@ -25,7 +25,9 @@ def compute(x, labels, keep_prob, is_training):
   x = batch_norm(small.dense(x, 4, 'hidden'), is_training, name='norm')
   x = tf.cond(is_training, lambda: x * 1.5, lambda: x + 0.5)
   x = tf.nn.dropout(x, rate=1 - keep_prob)
-  _, x = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, tf.tanh(x) * keep_prob), (0, x))
+  inner = tf.get_variable('inner', [4, 4])
+  _, x = tf.while_loop(lambda i, _: i < 2,
+                       lambda i, x: (i + 1, tf.tanh(tf.matmul(x, inner)) * keep_prob), (0, x))
   logits = small.dense(x, small.NUM_CLASSES, 'logits')
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
   [gradient] = tf.gradients(tf.square(logits), x)
