@@ -15,7 +15,7 @@ from towers.tensorflow_v1 import Operation, replace_tensor, replaced, stop_waiti
 
 _WRITES = re.compile('Assign(Add|Sub|)VariableOp$|ResourceScatter')
 # Ops that pass a handle on.
-_PASSES = ('Switch', 'Identity')
+_PASSES = ('Switch', 'Identity', 'Enter')
 
 
 def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
@@ -35,7 +35,7 @@ def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
   early = [op for op in writes if op in of_losses]
   last: Dict[Operation, Operation] = {}
   for write in early:
-    variable = _find_variable(write)
+    variable = find_variable(write)
     if (variable.type != 'VarHandleOp' or find_loops(write) or not may_postpone(write, variable)
         or not _replace_reads(write, early, needed)):
       continue
@@ -48,7 +48,7 @@ def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, last[variable])
 
 
-def _find_variable(op):
+def find_variable(op: Operation) -> Operation:
   """Returns the op of the variable that an op takes first, or what its handle comes from."""
   op = op.inputs[0].op
   while op.type in _PASSES:
@@ -58,13 +58,13 @@ def _find_variable(op):
 
 def _replace_reads(write: Operation, early: List[Operation], needed: Container[Operation]) -> bool:
   """Gives what reads the variable after a write its value; returns whether it is known."""
-  variable, context = _find_variable(write), write._get_control_flow_context()
+  variable, context = find_variable(write), write._get_control_flow_context()
   reads = [op for op in find_dependents([write], within=needed) if op is not write and op.inputs
-           and op.inputs[0].dtype == tf.resource and _find_variable(op) is variable
+           and op.inputs[0].dtype == tf.resource and find_variable(op) is variable
            and op.type not in _PASSES]
   if not reads:
     return True
-  alone = sum(_find_variable(other) is variable for other in early) == 1
+  alone = sum(find_variable(other) is variable for other in early) == 1
   if not alone or not write.type.startswith('Assign') or any(
       op.type != 'ReadVariableOp' or op._get_control_flow_context() is not context for op in reads):
     return False

@@ -23,7 +23,7 @@ VALIDATION = towers.from_arrays(X[:11], LABELS[:11], name='validation')
 def compute(x, labels, keep_prob, is_training):
   """A net with draws, a branch, a loop and a gradient; returns its losses and logits."""
   x = batch_norm(small.dense(x, 4, 'hidden'), is_training, name='norm')
-  x = tf.cond(is_training, lambda: x * 1.5, lambda: x + 0.5)
+  x = tf.cond(is_training, lambda: x * (keep_prob + 0.6), lambda: x + 0.5)
   x = tf.nn.dropout(x, rate=1 - keep_prob)
   inner = tf.get_variable('inner', [4, 4])
   _, x = tf.while_loop(lambda i, _: i < 2,
@@ -37,10 +37,10 @@ def compute(x, labels, keep_prob, is_training):
 class Net:
   """Makes all in `__init__`, as in a program with one loop that feeds it."""
 
-  def __init__(self, rows=None):
+  def __init__(self, rows=None, keep_prob=None):
     self.x = tf.placeholder(tf.float32, [rows, small.NUM_FEATURES])
     self.labels = tf.placeholder(tf.int32, [rows])
-    self.keep_prob = tf.placeholder_with_default(1.0, [])
+    self.keep_prob = tf.placeholder_with_default(1.0, []) if keep_prob is None else keep_prob
     self.is_training = tf.placeholder(tf.bool)
     self.rate = tf.placeholder(tf.float32, [], 'rate')
     with tf.control_dependencies([self.x]):
@@ -121,6 +121,29 @@ def test_its_other_settings(settings):
   expected_numbers, expected = read(on_tensors, **settings)
   assert numbers == pytest.approx(expected_numbers, rel=1e-6)
   assert set(variables) - set(expected) <= {'steps', 'steps/ExponentialMovingAverage'}
+
+
+@pytest.mark.parametrize('settings', small.nightly_but([0], [0, 1, 2]))
+def test_a_variable_that_is_fed_is_read_so_everywhere(settings):
+  settings = [dict(num_towers=2, tower_build='reuse'), dict(num_towers=3, tower_build='clone'),
+              dict(num_towers=2, variables='replicated')][settings]
+
+  def of_variables(batch, is_training):
+    keep_prob = tf.Variable(1.0, trainable=False, name='keep_prob')
+    table = tf.get_variable('table', [small.NUM_CLASSES], trainable=False)
+    net = Net(keep_prob=keep_prob)
+    losses = net.losses + tf.gather(table, net.labels) * tf.gather_nd(table, [[1]])
+    return towers.fed({**net.feed(*batch, 0.9, is_training), table: [1.0, 2.0, 3.0]}, losses)
+
+  def plain(batch, is_training):
+    return on_tensors(batch, is_training) + tf.gather([2.0, 4.0, 6.0], batch[1])
+
+  numbers, variables = read(of_variables, **settings)
+  expected_numbers, expected = read(plain, **settings)
+  assert numbers == pytest.approx(expected_numbers, rel=1e-6)
+  assert variables['keep_prob'] == 1
+  for name, value in expected.items():
+    np.testing.assert_allclose(variables[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 def test_it_predicts_and_is_exported(tmp_path):

@@ -11,9 +11,14 @@ reads the tensor from then on. The placeholder stays in the graph, and nothing n
 from typing import Any, Dict, Mapping
 
 from towers.base.usage_error import UsageError
+from towers.graph.postponed import find_variable
 from towers.graph.source_lines import find_line
-from towers.tensorflow_v1 import Tensor, replace_tensor, stop_waiting, tf
+from towers.tensorflow_v1 import Tensor, replace_tensor, replaced, stop_waiting, tf
 from towers.tower.foreign.calls import OWN_GRAPH, is_made_before
+
+# What reads a variable, and what reads a tensor so.
+_READS = {'ReadVariableOp': tf.identity, 'ResourceGather': tf.gather,
+          'ResourceGatherNd': tf.gather_nd}
 
 
 def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
@@ -21,7 +26,7 @@ def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
 
   Args:
     feeds: by placeholder a tensor, or what `Session.run` takes for it. A sparse placeholder is one
-      key.
+      key. A variable is one too: what reads it in this call of the model gets the tensor.
     returned: a structure of what a model may return.
 
   Raises:
@@ -31,9 +36,13 @@ def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
   for key, value in feeds.items():
     if not tf.is_tensor(key):
       raise UsageError(f'towers.fed has the key {key!r}: give the placeholder itself, as net.x.')
-    keys, values = ([key], [value]) if isinstance(key, tf.Tensor) else (
+    is_variable = hasattr(key, 'handle')
+    keys, values = ([key], [value]) if is_variable or isinstance(key, tf.Tensor) else (
         tf.nest.flatten(part, expand_composites=True) for part in (key, value))
     line, tensors = find_line(keys[0].op), list(map(_fit, keys, values))
+    if is_variable and tensors[0] is not None:
+      _give_value(key, tensors[0])
+      continue
     if is_made_before(keys[0].op):
       raise UsageError(
           f'The placeholder {key!r}{line}, is none of this call of the model: {OWN_GRAPH}.')
@@ -50,6 +59,17 @@ def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
       stop_waiting(op, key.op)
   return tf.nest.map_structure(
       lambda value: instead.get(value, value) if isinstance(value, tf.Tensor) else value, returned)
+
+
+def _give_value(variable, tensor):
+  """Gives a tensor to what reads a variable in the call of the model that goes on."""
+  graph = tf.get_default_graph()
+  for op in graph.get_operations():
+    if op.type not in _READS or is_made_before(op) or find_variable(op) is not variable.handle.op:
+      continue
+    context = op._get_control_flow_context()
+    with tf.control_dependencies(None), replaced((graph, '_control_flow_context', context)):
+      replace_tensor(op.outputs[0], _READS[op.type](tensor, *op.inputs[1:]))
 
 
 def _fit(key, value):
