@@ -286,6 +286,19 @@ def test_sums_of_micro_batches_are_no_updates_of_the_model(caplog, capsys):
   assert 'not measured' not in ''.join(capsys.readouterr())
 
 
+@pytest.mark.parametrize('size', small.nightly_but([22], [22, 28]))
+def test_kernels_of_moments_in_a_loop_over_examples_are_measured_as_they_are(
+    size, caplog, capsys):
+  def model(batch, is_training):
+    x = tf.reshape(dense(batch['x'], 12, 'h'), [-1, 3, 1, 1, 4])
+    scale = tf.get_variable('scale', [4], initializer=tf.ones_initializer())
+    x = tf.map_fn(lambda pictures: tf.nn.fused_batch_norm(pictures, scale, 0 * scale)[0], x)
+    return ce(dense(tf.reshape(x, [-1, 12]), 4, 'd'), batch['y'])
+
+  assert not judge(model, xy(size), caplog, batch_size=14)
+  assert 'not measured' not in ''.join(capsys.readouterr())
+
+
 def test_a_gradient_that_is_mixed_before_joined_moments_is_named(caplog):
   @tf.custom_gradient
   def unit(x):

@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from towers.coupling.comparison import shake
-from towers.graph.walk import find_dead, find_dependents, find_needed, list_ops, sort
+from towers.graph.walk import find_dead, find_dependents, find_loops, find_needed, list_ops, sort
 from towers.graph.writes import find_step_writes
 from towers.placement.randomness import find_draws, is_random
 from towers.tensorflow_v1 import Tensor, replaced, tf
@@ -79,7 +79,7 @@ class FedTowers:
     pool: the rows of all towers' batches, `size` of them.
     forward: the ops of the first tower's loss and metrics.
     totals: the sums over all towers in the first one, each with its own part of it.
-    kernels: of batch normalisation in it, forward and backward.
+    kernels: of batch normalisation in it, forward and backward, but those in loops.
     writes: of the first tower's update ops, those that depend on its batch.
     updates: that may do so, but for those of moving averages, each with what it assigns, and where;
       nothing where it follows another or is in a branch or a loop, and so cannot be fetched.
@@ -144,7 +144,7 @@ class FedTowers:
                          without=fed)
     self.kernels = [op for op in sorted(needed, key=lambda op: op._id)
                      if op.name.startswith(self.scope) and op.type.startswith('FusedBatchNorm')
-                     and op.get_attr('is_training')]
+                     and op.get_attr('is_training') and not find_loops(op)]
     self._returned = [tensor for op in self.kernels for tensor in op.outputs[:3]]
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.forward for tensor in op.outputs)

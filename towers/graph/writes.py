@@ -15,6 +15,7 @@ updates in place, and *late* if only UPDATE_OPS do.
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from towers.base.usage_error import UsageError
+from towers.graph.source_lines import format_op
 from towers.graph.walk import (
   find_called,
   find_dependents,
@@ -104,9 +105,10 @@ def check_updates(update_ops: Iterable[Any]) -> None:
     # A loop's results are outside of it.
     if len(loops) > 1 or loops and op.type not in ('Exit', 'RefExit'):
       raise UsageError(
-          f'The op {op.name} in tf.GraphKeys.UPDATE_OPS is part of a loop, so that no step can '
-          'wait for it: make a result of the loop wait for it, by tf.control_dependencies, and put '
-          'that result into UPDATE_OPS instead.')
+          f'An op in tf.GraphKeys.UPDATE_OPS is part of a loop, {format_op(op)}, so that no step '
+          'can wait for it: make a result of the loop wait for it, by tf.control_dependencies, and '
+          'put that result into UPDATE_OPS instead. Or, if nothing reads what it writes, take it '
+          'out in the model function, by tf.get_collection_ref(tf.GraphKeys.UPDATE_OPS).remove.')
 
 
 def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> None:
