@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 import numpy as np
 
-from tests.gallery.field import language, signals, tables
+from tests.gallery.field import language, pictures, signals, tables
 from tests.gallery.field.language import CLASSES, LENGTH, WORDS
 from towers.tensorflow_v1 import tf
 
@@ -216,6 +216,33 @@ def moves() -> Tuple[np.ndarray, ...]:
           draw('normal'), np.float32(draw('integers', below=4) == 0))
 
 
+def tasks() -> Tuple[np.ndarray, ...]:
+  """Of each task a picture per class to learn from, and one to measure."""
+  kinds = np.stack([np.eye(pictures.TASKS, dtype=np.float32)] * NUM_EXAMPLES)
+  return (draw('uniform', pictures.TASKS, 64), draw('uniform', pictures.TASKS, 64, below=3), kinds,
+          kinds[:, ::-1])
+
+
+def strokes() -> Tuple[np.ndarray, ...]:
+  """Moves of a pen, whether it draws, is lifted or done, and how many there are."""
+  lengths = 3 + draw('integers', below=pictures.POINTS - 3)
+  pens = np.eye(3, dtype=np.float32)[draw('integers', pictures.POINTS + 1)]
+  pens[np.arange(pictures.POINTS + 1) > lengths[:, None]] = 0, 0, 1
+  return np.concatenate([draw('normal', pictures.POINTS + 1, 2), pens], 2), lengths
+
+
+def detections() -> Tuple[Any, ...]:
+  """Images, and of each cell and anchor what darkflow feeds its losses."""
+  cells = draw('integers', 64, 1, below=4) == 0
+  corners = draw('uniform', 64, 1, 2, below=4)
+  wanted = dict(
+      probs=draw('uniform', 64, 2, 2), confs=np.repeat(cells, 2, 2), areas=draw('uniform', 64, 2),
+      coord=draw('uniform', 64, 2, 4), proid=draw('uniform', 64, 2, 2),
+      upleft=np.repeat(corners, 2, 2), botright=np.repeat(corners + 0.5, 2, 2))
+  return draw('uniform', 16, 16, 3), {
+      name: value.astype(np.float32) for name, value in wanted.items()}
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -344,6 +371,23 @@ REPOSITORIES: Dict[str, Repository] = {
                           "Estimator's `model_fn`, a mean by a mask, draws in a loop"),
     'sac': Repository('openai/spinningup sac', signals.sac, moves,
                       'three losses, a network that follows another'),
+    'maml': Repository(
+        'cbfinn/maml', pictures.maml, tasks,
+        'second derivatives in `map_fn`, updates in it, a batch size as a number', 6, STATIC,
+        lambda: tf.train.GradientDescentOptimizer(0.01)),
+    'sketch': Repository(
+        'magenta/magenta sketch_rnn', pictures.sketch, strokes,
+        'placeholders, a variable that is fed, a batch size as a number', 6, STATIC),
+    'unet': Repository('jakeret/tf_unet', pictures.unet,
+                       lambda: (draw('uniform', 24, 24, 1), draw('uniform', 8, 8, 2)),
+                       'placeholders, a graph of its own'),
+    'darkflow': Repository('thtrieu/darkflow', pictures.darkflow, detections,
+                           'a graph and a session of its own, batch norm of slim in place',
+                           settings=SYNC),
+    'style': Repository(
+        'lengstrom/fast-style-transfer', pictures.style,
+        lambda: (255 * draw('uniform', 16, 16, 3),), 'a batch size as a number', 6, STATIC,
+        lambda: tf.train.AdamOptimizer(1e-4)),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
                          optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),

@@ -1,0 +1,116 @@
+"""The glue of repositories that draw, paint, segment, detect, and learn tasks from few pictures."""
+
+import types
+from unittest import mock
+
+import numpy as np
+
+import towers
+from tests.gallery.field.repositories import load, write
+from towers.tensorflow_v1 import tf
+
+TASKS, POINTS = 3, 7
+MAML = types.SimpleNamespace(
+    datasource='omniglot', conv=True, norm='batch_norm', max_pool=False, num_filters=4,
+    num_updates=2, update_lr=0.01, meta_lr=0.01, stop_grad=False, metatrain_iterations=1,
+    update_batch_size=1)
+SKETCH = dict(max_seq_len=POINTS, dec_rnn_size=6, enc_rnn_size=5, z_size=4, num_mixture=3)
+UNET = dict(layers=2, features_root=2)
+CONVOLUTION = '\n'.join(('[convolutional]', 'batch_normalize=1', 'filters=4', 'size=3', 'stride=1',
+                         'pad=1', 'activation=leaky'))
+DARKNET = '\n'.join((
+    '[net]', 'height=16', 'width=16', 'channels=3', CONVOLUTION, '[maxpool]', 'size=2', 'stride=2',
+    CONVOLUTION, '[dropout]', 'probability=.5', '[convolutional]', 'size=1', 'stride=1', 'pad=1',
+    'filters=14', 'activation=linear', '[region]', 'anchors=1.1,1.2, 3.4,4.4', 'classes=2',
+    'coords=4', 'num=2', 'object_scale=5', 'noobject_scale=1', 'class_scale=1', 'coord_scale=1'))
+FLAGS = dict(pbLoad='', binary='', load='', threshold=-0.1, verbalise=False, keep=1, gpu=0.,
+             summary='', train=True, trainer='rmsprop', lr=1e-5)
+
+
+def maml():
+  net, utils = load('maml', 'maml', 'utils')
+  net.FLAGS = utils.FLAGS = MAML
+
+  def model(batch, is_training):
+    net.FLAGS.meta_batch_size = batch[0].shape[0].value
+    made = net.MAML(64, TASKS, test_num_updates=1)
+    made.construct_model(dict(zip(('inputa', 'inputb', 'labela', 'labelb'), batch)))
+    updates = tf.get_collection_ref(tf.GraphKeys.UPDATE_OPS)
+    updates[:] = [op for op in updates if '/while/' not in op.name]
+    return made.total_losses2[-1]
+  return model
+
+
+def sketch():
+  net = load('magenta', 'magenta.models.sketch_rnn.model',
+             without=('magenta.common', 'magenta.pipelines'))
+
+  def model(batch, is_training):
+    strokes, lengths = batch
+    hps = net.get_default_hparams().override_from_dict(SKETCH)
+    hps.batch_size, hps.use_recurrent_dropout = strokes.shape[0].value, bool(is_training)
+    made = net.Model(hps)
+    step = tf.cast(tf.train.get_or_create_global_step(), tf.float32)
+    weight = hps.kl_weight - (hps.kl_weight - hps.kl_weight_start) * hps.kl_decay_rate ** step
+    return towers.fed({made.input_data: strokes, made.sequence_lengths: lengths,
+                       made.kl_weight: weight}, made.cost)
+  return model
+
+
+def unet():
+  net = load('tf_unet', 'tf_unet.unet')
+
+  def model(batch, is_training):
+    images, labels = batch
+    with mock.patch('tensorflow.reset_default_graph'):
+      made = net.Unet(1, 2, cost_kwargs=dict(regularizer=1e-3), **UNET)
+    return towers.fed({made.x: images, made.y: labels,
+                       made.keep_prob: 0.75 if is_training else 1.}, made.cost)
+  return model
+
+
+def darkflow():
+  net = load('darkflow', 'darkflow.net.build')
+  flags = types.SimpleNamespace(model=write(DARKNET), labels=write('cat\ndog'), **FLAGS)
+
+  def model(batch, is_training):
+    images, wanted = batch
+    with mock.patch('tensorflow.Graph', tf.get_default_graph):
+      made = net.TFNet(flags)
+    fed = {made.framework.placeholders[name]: value for name, value in wanted.items()}
+    return towers.fed({made.inp: images, **fed, **(made.feed if is_training else {})},
+                      made.framework.loss)
+  return model
+
+
+def vgg_weights(_):
+  """What the file of VGG-19 has, with few channels."""
+  random, layers, channels = np.random.RandomState(2), [], 3
+  for block, number in enumerate((2, 2, 4, 4, 4)):
+    for _ in range(number):
+      kernel = random.randn(3, 3, channels, 2 + block).astype(np.float32) / 9
+      channels = 2 + block
+      layers += [[[[[(kernel, np.zeros(channels, np.float32))]]]], None]
+    layers.append(None)
+  return {'normalization': [[[np.zeros([1, 1, 3])]]], 'layers': [layers]}
+
+
+def style():
+  net, vgg, names = load('fast-style-transfer/src', 'transform', 'vgg', 'optimize')
+  vgg.scipy = types.SimpleNamespace(io=types.SimpleNamespace(loadmat=vgg_weights))
+  picture = 255 * np.random.RandomState(4).rand(1, 16, 16, 3)
+
+  def model(batch, is_training):
+    def look(images):
+      layers = vgg.net('', vgg.preprocess(images))
+      rows = [tf.reshape(layers[name], [images.shape[0], -1, layers[name].shape[3]])
+              for name in names.STYLE_LAYERS]
+      return layers[names.CONTENT_LAYER], [
+          tf.matmul(row, row, transpose_a=True) / row.shape[1:].num_elements() for row in rows]
+    painted = net.net(batch[0] / 255)
+    (content, found), (wanted, _) = look(painted), look(batch[0])
+    _, style = look(tf.constant(picture, tf.float32))
+    grams = sum(tf.reduce_mean((gram - each) ** 2, [1, 2]) for gram, each in zip(found, style))
+    losses = 7.5 * tf.reduce_mean((content - wanted) ** 2, [1, 2, 3]) + 100 * grams
+    return losses + 200 * tf.image.total_variation(painted) / (16 * 15 * 3)
+  return model
