@@ -51,7 +51,7 @@ OF_EACH_KIND = {case.kind: name for name, case in ZOO.items() if not case.tf1}.v
                           batch_size=20),
                      marks=pytest.mark.nightly)], ids=['2', '3 clones'])
 @pytest.mark.parametrize('name', small.nightly_but(OF_EACH_KIND, sorted(ZOO)))
-def test_what_couples_examples_is_named_and_nothing_else(name, settings, caplog):
+def test_what_couples_examples_is_named_and_nothing_else(name, settings, caplog, capfd):
   case = ZOO[name]
   if case.tf1 and not IS_TF1:
     pytest.skip('contrib is of TensorFlow 1')
@@ -66,6 +66,7 @@ def test_what_couples_examples_is_named_and_nothing_else(name, settings, caplog)
       return  # What clones cannot copy.
     named = [str(refused)]
   assert len(named) == (case.kind == 'coupled' and name not in SILENT), named
+  assert 'fails on a few rows' not in ''.join(capfd.readouterr())
 
 
 def normed(batch, is_training, then=ce):
@@ -470,10 +471,13 @@ def test_what_is_not_measured_is_told(limits, model, data, reason, monkeypatch, 
   assert len(calls) == 2 + (model is on_12_rows)
 
 
-def test_what_is_mixed_by_draws_alone_is_named_on_towers_of_one_block(monkeypatch, caplog):
+@pytest.mark.parametrize('columns, rate', [
+    (slice(0, 4), 0.8), (slice(1, 2), 0.9)])  # Of the latter, first rows of both towers keep all.
+def test_what_is_mixed_by_draws_alone_is_named_on_towers_of_one_block(columns, rate, monkeypatch,
+                                                                      caplog):
   def model(batch, is_training):
     h = dense(batch['x'], 4, 'h')
-    kept = tf.cast(tf.random.uniform(tf.shape(h)) < 0.8, tf.float32)
+    kept = tf.cast(tf.random.uniform(tf.shape(h))[:, columns] < rate, tf.float32)
     return ce(h * kept / tf.reduce_mean(kept), batch['y'])
 
   monkeypatch.setattr(check, '_OP_SECONDS', 1.0)  # Batches of one static size are exchanged alone.
@@ -503,18 +507,20 @@ def test_rows_that_fill_a_batch_up_and_change_the_loss_are_refused(caplog):
     judge(model, xy(), caplog, num_towers=1, last_batch='pad')
 
 
-@pytest.mark.parametrize('has_tower', [False, True])
+@pytest.mark.parametrize('num_towers, has_tower', [(3, False), (3, True), (1, False)])
 @pytest.mark.parametrize('num_validation, of_rows', [(13, False), (13, True), (24, False)])
 def test_rows_that_fill_validation_up_and_change_it_are_named(
-    num_validation, of_rows, has_tower, caplog):
+    num_validation, of_rows, num_towers, has_tower, caplog):
   def model(batch, is_training):
     x = dense(batch['x'], 4, 'd')
+    if num_towers == 1 and is_training:  # It decides in Python.
+      x *= 2
     rows = towers.all_rows(x) if of_rows else x
     join = (lambda x: x) if of_rows else towers.all_sum
     total, count = join(tf.reduce_sum(rows, 0)), join(tf.cast(tf.shape(rows)[0], tf.float32))
     return ce(x - total / count, batch['y'])
 
-  judge(model, xy(), caplog, num_towers=3, last_batch='carry', batch_size=12,
+  judge(model, xy(), caplog, num_towers=num_towers, last_batch='carry', batch_size=12,
         validation_tower=has_tower, validation=xy(num_validation)())
   told = [record.getMessage() for record in caplog.records]
   assert [text for text in told if 'of validation up' in text] == told

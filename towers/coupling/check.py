@@ -106,15 +106,17 @@ def check_program(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> 
         'Values of all towers, of towers.all_sum, towers.all_rows or the moments that '
         'batch_norm=sync joins, are those of a micro-batch, of which a step has %d: without '
         'accumulate they are those of the whole batch.', plan.accumulate)
-  check_towers(program.towers, session, rows, num_parts=_count_parts(program),
+  num_parts = _count_parts(program)
+  check_towers(program.towers, session, rows, num_parts=num_parts,
                num_workers=program.workers.num_workers,
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
-  if sums - of_layers and rows is not None and program.validation and plan.carries:
+  # What is mixed within one of several parts is named already.
+  if (sums - of_layers or num_parts == 1) and rows is not None and _fills_validation(program):
     _warn_of_filler(program.validation, session, rows)
 
 
 def _warn_of_filler(validation, session, rows) -> None:
-  """Warns of a model whose sums over all towers count rows that fill batches of validation up."""
+  """Warns of a model that counts rows which only fill batches of validation up."""
   plan, towers = validation.feed.inputs.plan, validation.towers
   if plan.is_even and plan.num_rows * len(towers) * plan.num_workers == plan.micro_batch_size:
     return
@@ -134,7 +136,12 @@ def _warn_of_filler(validation, session, rows) -> None:
 
 def has_parts(program: Any) -> bool:
   """Returns whether there is anything to check: several parts of a step, or rows that fill up."""
-  return _count_parts(program) > 1 or program.towers[0].batch.is_padded
+  return (_count_parts(program) > 1 or program.towers[0].batch.is_padded
+          or _fills_validation(program))
+
+
+def _fills_validation(program) -> bool:
+  return bool(program.validation) and program.plan.carries
 
 
 def _count_parts(program):
@@ -208,18 +215,16 @@ def _find_filler(fed, names_op=True) -> str:
 
 def _find_mixed(fed, num_parts, is_later=False) -> List[str]:
   """Returns a sentence on what differs most, if anything does; refuses what a size decides."""
-  sides = _divide(fed) if fed.sizes[0] is None else _exchange(fed)
-  orders = _list_orders(fed, sides.reference)
   if fed.sizes[0] is None:
-    found = _judge_size(fed, orders, num_parts)
+    found = _judge_size(fed, num_parts)
   else:
-    gaps, culprit = _try_out(fed, sides, orders)
+    gaps, culprit = _try_out(fed, _exchange)
     for gap in gaps:
       if gap.goes_by_size:
         raise UsageError(_describe_size(fed, gap, num_parts))
     found = _describe(fed, gaps, culprit)
     if not (found or is_later):  # Beside, variables have their first values.
-      found = _judge_beside(fed, orders, num_parts)
+      found = _judge_beside(fed, num_parts)
   # On a few rows it may assign the same by chance, as where no reward comes.
   return found or _describe_updates(write for write, _ in fed.updates if write in fed.writes)
 
@@ -233,7 +238,7 @@ def _find_later(fed, num_parts) -> List[str]:
   return found and [f'At {", ".join(names[:3])}: {found[0]}', *found[1:]]
 
 
-def _judge_beside(fed, orders, num_parts) -> List[str]:
+def _judge_beside(fed, num_parts) -> List[str]:
   """Calls a model whose batches have one static size on others, as `_judge_size` needs them."""
   seconds = len(_SIZES) * len(fed.forward) * _OP_SECONDS
   is_by_example = all(map(_is_by_example, fed.towers[0].sums.values()))
@@ -245,7 +250,7 @@ def _judge_beside(fed, orders, num_parts) -> List[str]:
     with opened_scratch(fed.towers[0], _SIZES) as (towers, session):
       # Sums over all towers are here as they are where there are others.
       few = FedTowers(towers, session, [[*fed.pool, fed.size]], 2, fed.runs_per_epoch)
-      return _judge_size(few, orders, num_parts)
+      return _judge_size(few, num_parts)
   except Exception as error:  # A model may hold its size as a number, or layers of this graph.
     if few and isinstance(error, (LeftOut, UsageError)):
       raise
@@ -257,13 +262,13 @@ def _judge_beside(fed, orders, num_parts) -> List[str]:
     return []
 
 
-def _judge_size(fed, orders, num_parts) -> List[str]:
+def _judge_size(fed, num_parts) -> List[str]:
   """Returns a sentence on what the parts of a batch do not add up to; refuses a sum for a mean."""
-  gaps, culprit = _try_out(fed, _divide(fed), orders)
+  gaps, culprit = _try_out(fed, _divide)
   if not gaps or gaps[0].kind != 'sum' or culprit.is_drawn:
     return _describe(fed, gaps, culprit)
   if fed.sizes[0] is None:  # Others have been exchanged.
-    found = _describe(fed, *_try_out(fed, _exchange(fed), orders))
+    found = _describe(fed, *_try_out(fed, _exchange))
     if found:
       return found
   gap = gaps[0]
@@ -302,10 +307,11 @@ def _deal(counts, towers, firsts=None) -> List[Share]:
           for tower, begin, count, first in each]
 
 
-def _divide(fed) -> Sides:
+def _divide(fed, is_last=False) -> Sides:
   """Returns all rows on one tower, and divided among all towers; of one, in other parts of two.
 
-  They are a few, or what a tower has memory for in a step; many towers take one or two each.
+  They are a few, or what a tower has memory for in a step; many towers take one or two each. At
+  last all but the first have one each, far from the mean of all and of no pair.
   """
   num_towers, unit = len(fed.towers), fed.unit
   if fed.sizes[0] is not None:  # Of two towers one has the size of the other's parts.
@@ -319,17 +325,21 @@ def _divide(fed) -> Sides:
             for number in range(num_parts)]
   if sum(counts) > fed.size:  # `all_rows` has a slot for each.
     counts = [least] * (num_parts - 1) + [max(least - 1, 1)]
+  if is_last and unit == 1:
+    counts = [max(sum(counts) - num_parts, 1)] + [1] * (num_parts - 1)
   return Sides(_deal([sum(counts)], [0]), _deal(counts, range(num_towers)))
 
 
-def _exchange(fed) -> Sides:
+def _exchange(fed, is_last=False) -> Sides:
   """Returns towers with rows of their own beside others, and these exchanged.
 
-  Every other tower begins later, so that it has among its first rows what it exchanges.
+  Every other tower begins later, so that it has among its first rows what it exchanges. At last
+  they have fewer, and all begin later still, where other numbers are drawn.
   """
   num_towers, unit = len(fed.towers), fed.unit
   num_shares = max(num_towers, 2)
-  counts = [size or max(_FEW, 2 * unit) for size in fed.sizes * (num_shares // num_towers)]
+  counts = [size or 2 * max(unit, 1 if is_last else _FEW // 2)
+            for size in fed.sizes * (num_shares // num_towers)]
   shift = min(counts) // (2 * unit) * unit
   # Where none can begin later, they exchange the later half.
   begin = shift or min(counts) // 2
@@ -340,6 +350,8 @@ def _exchange(fed) -> Sides:
     to, source = [slice(begin - first, min(counts) - first)
                   for first in (firsts[number], firsts[number - 1])]
     rows[to] = reference[number - 1].rows[source]
+  if is_last:
+    reference = [share._replace(first=share.first + 2 * shift) for share in reference]
   other = [share._replace(rows=rows) for share, rows in zip(reference, exchanged)]
   if fed.sizes[0] is None:
     return Sides(reference, other)
@@ -350,7 +362,8 @@ def _exchange(fed) -> Sides:
 
 def _list_orders(fed, side) -> List[np.ndarray]:
   """Returns orders of the pool in which examples of small losses come first, and so are in one
-  part, those of large ones in another; or of small inputs, as 0.
+  part, those of large ones in another; or of small inputs, as 0. So may those of a label be in one
+  part: the last is the order in which they have come.
 
   A loss of 0 may be a large one that the model leaves out: it comes last.
   """
@@ -362,7 +375,7 @@ def _list_orders(fed, side) -> List[np.ndarray]:
     numeric = [value for value in fed.pool if value.size and value.dtype.kind in 'biuf']
     keys = [value.reshape([fed.size, -1]).sum(1)
             for value in sorted(numeric, key=np.size)[:_MOST_KEYS]]
-  return [np.argsort(key, kind='stable') for key in keys] or [np.arange(fed.size)]
+  return [*(np.argsort(key, kind='stable') for key in keys), np.arange(fed.size)]
 
 
 class Gap(NamedTuple):
@@ -373,31 +386,42 @@ class Gap(NamedTuple):
   goes_by_size: bool = False
 
 
-def _try_out(fed, sides, orders) -> Tuple[List[Gap], Culprit]:
+def _try_out(fed, make_sides) -> Tuple[List[Gap], Culprit]:
   """Returns what differs between the sides by more than rounding explains, of rows in the first
   order in which anything does; and the first op that makes it differ."""
-  count = 1 + max(share.rows.max() for share in sides.reference)
-  for order in orders:
+  orders = _list_orders(fed, make_sides(fed).reference)
+  for number, order in enumerate(orders, 1):
+    sides = make_sides(fed, is_last=number == len(orders))
+    count = 1 + max(share.rows.max() for share in sides.reference)
     chosen = order[np.linspace(0, len(order) - 1, count).astype(int)]  # Of all, evenly.
-    tried = Sides(*([share._replace(rows=chosen[share.rows]) for share in side] for side in sides))
-    reference, other = fed.measure(tried)
-    gaps = _find_gaps(fed, reference, other)
-    if gaps:
-      shaken = fed.shake(tried.reference)
-      noise = _compare(reference, fed.compute_reference(tried, [shaken]))
-      # Where rounding turns a ReLU, the gradients of all layers before it jump.
-      most = max([share for (kind, _), share in noise.items() if kind == 'gradient'], default=0.0)
-      sure = [gap for gap in gaps if NOISE_SHARE * gap.share >= (
-          most if gap.kind == 'gradient' else noise[gap[:2]])]
-      found = sure or [gap for gap in gaps if gap.kind != 'gradient']
-      culprit = _locate(fed, tried, shaken, found)
-      if sure or culprit.text:
-        return [gap._replace(goes_by_size=gap.kind == 'sum' and _goes_by_size(
-            fed, tried, gap, reference, other)) for gap in found], culprit
-      if found:
-        raise LeftOut('rounding decides in this model')
-    elif not np.any(reference['sum', 'loss']):
-      raise LeftOut('the loss of the few rows that were tried is 0')
+    # The first order that is measured tells enough.
+    with contextlib.nullcontext() if number == 1 else contextlib.suppress(LeftOut):
+      gaps, culprit = _try_sides(fed, Sides(*(
+          [share._replace(rows=chosen[share.rows]) for share in side] for side in sides)))
+      if gaps:
+        return gaps, culprit
+  return [], Culprit()
+
+
+def _try_sides(fed, sides) -> Tuple[List[Gap], Culprit]:
+  reference, other = fed.measure(sides)
+  gaps = _find_gaps(fed, reference, other)
+  if gaps:
+    shaken = fed.shake(sides.reference)
+    noise = _compare(reference, fed.compute_reference(sides, [shaken]))
+    # Where rounding turns a ReLU, the gradients of all layers before it jump.
+    most = max([share for (kind, _), share in noise.items() if kind == 'gradient'], default=0.0)
+    sure = [gap for gap in gaps if NOISE_SHARE * gap.share >= (
+        most if gap.kind == 'gradient' else noise[gap[:2]])]
+    found = sure or [gap for gap in gaps if gap.kind != 'gradient']
+    culprit = _locate(fed, sides, shaken, found)
+    if sure or culprit.text:
+      return [gap._replace(goes_by_size=gap.kind == 'sum' and _goes_by_size(
+          fed, sides, gap, reference, other)) for gap in found], culprit
+    if found:
+      raise LeftOut('rounding decides in this model')
+  elif not np.any(reference['sum', 'loss']):
+    raise LeftOut('the loss of the few rows that were tried is 0')
   return [], Culprit()
 
 

@@ -144,7 +144,9 @@ class FedTowers:
                          without=fed)
     self.kernels = [op for op in sorted(needed, key=lambda op: op._id)
                      if op.name.startswith(self.scope) and op.type.startswith('FusedBatchNorm')
-                     and op.get_attr('is_training') and not find_loops(op)]
+                     and op.get_attr('is_training') and not find_loops(op)
+                     # Keras' layer normalisation takes examples for the channels of one image.
+                     and op.outputs[0].shape.as_list()[0] != 1]
     self._returned = [tensor for op in self.kernels for tensor in op.outputs[:3]]
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.forward for tensor in op.outputs)

@@ -136,3 +136,21 @@ def contrib_norms(b, is_training):
   x = contrib.layers.instance_norm(x, scope='in')
   x = contrib.layers.layer_norm(x, scope='ln')
   return ce(dense(tf.reduce_max(x, [1, 2]), 4, 'o'), b['y'])
+
+
+@case('coupled', XY)
+def ghost_norm_of_pairs(b, is_training):
+  x = dense(b['x'], 4, 'd')
+  n = tf.shape(x)[0] // 2 * 2
+  pairs = tf.reshape(x[:n], [-1, 2, 4])
+  pairs -= tf.reduce_mean(pairs, 1, keepdims=True)
+  return ce(tf.concat([tf.reshape(pairs, [-1, 4]), x[n:]], 0), b['y'])
+
+
+@case('exact', XY)
+def layer_norm_by_a_kernel(b, is_training):
+  x = dense(b['x'], 4, 'd')
+  n = tf.shape(x)[0]
+  channels = tf.reshape(tf.transpose(x), [1, 4, 1, n])  # Of each example, as Keras has it.
+  x, _, _ = tf.nn.fused_batch_norm(channels, tf.ones([n]), tf.zeros([n]))
+  return ce(tf.reshape(tf.transpose(x, [3, 1, 0, 2]), [-1, 4]), b['y'])

@@ -141,3 +141,9 @@ def entropy_behind_weights_of_zero(b, is_training):
   z = tf.matmul(b['x'], tf.get_variable('w', [6, 4], initializer=tf.zeros_initializer()))
   mean = tf.reduce_mean(tf.nn.softmax(z), 0)
   return ce(z, b['y']) + 0.1 * tf.reduce_sum(mean * tf.log(mean))
+
+
+@case('coupled', XY)
+def hinge_that_no_mean_of_several_reaches(b, is_training):
+  shares = tf.reduce_mean(tf.one_hot(b['y'], 4), 0)
+  return ce(dense(b['x'], 4, 'd'), b['y']) + tf.reduce_sum(tf.nn.relu(shares - 0.9))
