@@ -253,14 +253,16 @@ def test_an_optimizer_that_hands_its_gradients_on_is_taken(caplog):
   assert 'gradients' not in caplog.text
 
 
-def test_a_minimize_that_nobody_calls_is_told(caplog):
+@pytest.mark.parametrize('module, is_told', [
+    ('tensorflow_mine', True), ('tensorflow.contrib.opt', False)])  # AdamW's hands all on.
+def test_a_minimize_that_nobody_calls_is_told(module, is_told, caplog):
   class Own(tf.train.GradientDescentOptimizer):
     def minimize(self, *given, **settings):
       return super().minimize(*given, **settings)
 
-  Own.__module__ = Own.minimize.__module__ = 'tensorflow_mine'
+  Own.__module__ = Own.minimize.__module__ = module
   build(optimizer=Own(0.1))
-  assert 'Own has a minimize of its own, which towers does not call' in caplog.text
+  assert ('Own has a minimize of its own, which towers does not call' in caplog.text) == is_told
 
 
 class Own(towers.Callback):

@@ -501,17 +501,27 @@ def test_a_static_draw_of_a_model_that_cannot_be_called_again_is_named(monkeypat
   assert caplog.text.count('neither found nor counted: tower_0/dropout') == 1
 
 
-@pytest.mark.nightly(but=1)
+def sampled(h):
+  labels = tf.zeros([tf.shape(h)[0], 1], tf.int64)
+  candidates, _, _ = tf.random.log_uniform_candidate_sampler(labels, 1, 1, True, 90)
+  _, _, hits = tf.nn.compute_accidental_hits(labels, candidates, 1)
+  return h * tf.cast(candidates, tf.float32) + tf.reduce_sum(hits)
+
+
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('name, make', [
     ('RandomGamma', lambda h: h * tf.random.gamma(tf.shape(h), 2.0)),
+    ('LogUniformCandidateSampler', sampled),
     ('RandomPoissonV2', lambda h: h * tf.random.poisson(1.0, tf.shape(h)))])
 def test_what_cannot_be_drawn_by_place_is_named(name, make, caplog, monkeypatch):
   monkeypatch.setitem(DRAWS, name, make)
   with caplog.at_level(logging.WARNING, 'towers'):
     _, weights, _ = train(name, 2)
-  assert [record.message.count(f'({name})') for record in caplog.records if 'draws' in
-          record.message] == [1]
+  [told] = [record.message for record in caplog.records if 'draws changes' in record.message]
+  assert told.count('(') == told.count(f'({name})') == 1
   np.testing.assert_array_equal(weights, train(name, 2)[1])
+  is_alike = np.allclose(weights, train(name, 1)[1], rtol=1e-4)
+  assert ('number of towers' in told) != is_alike
 
 
 @pytest.mark.skipif(philox.HAS_COUNTER, reason='this TensorFlow cuts nothing out')

@@ -166,7 +166,9 @@ def check_optimizer(optimizer: Any) -> None:
       if not isinstance(one, Optimizer) and not takes_gradients(one):
         check_parameters(one, 'optimizer', 'rate',
                          fix='write optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9)')
-      if getattr(kind, 'minimize', Optimizer.minimize) is not Optimizer.minimize:
+      # TensorFlow's own ones compute and apply gradients.
+      minimize = getattr(kind, 'minimize', Optimizer.minimize)
+      if not minimize.__module__.startswith('tensorflow.'):
         logging.getLogger('towers').warning(
             '%s has a minimize of its own, which towers does not call, since each tower has '
             'gradients of its own: what it changes belongs into apply_gradients, which gets their '

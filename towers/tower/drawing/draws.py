@@ -31,6 +31,7 @@ tower, and a warning names them.
 
 import functools
 import logging
+import re
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -189,10 +190,12 @@ def warn_of_left(ops: Sequence[Operation]) -> None:
   """Warns of ops that keep a state of their own, in one line."""
   if ops:
     names = ', '.join(f'{op.name} ({op.type})' for op in ops[:3]) + (', …' if ops[3:] else '')
+    # All towers sample the same candidates, unless by the labels that one has seen.
+    is_alike = all(re.match('(LogU|U)niformC|Fixed|All', op.type) for op in ops)
     logging.getLogger('towers').warning(
-        'What %s draws depends on the number of towers, and a validation or a resumed run moves '
-        'it, for TensorFlow %s cannot draw it by an example\'s place in the global batch.', names,
-        tf.__version__)
+        'What %s draws changes with %saccumulate, a validation or a resumed run, for TensorFlow %s '
+        'cannot draw it by an example\'s place in the global batch.', names,
+        '' if is_alike else 'the number of towers, ', tf.__version__)
 
 
 class _Drawer:
