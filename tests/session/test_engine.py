@@ -59,8 +59,8 @@ def test_a_step_calls_little_python(validation_tower):
       run.train()
     finally:
       sys.setprofile(None)
-  # While Python works, the threads of the session go to sleep.
-  assert sum(event in ('call', 'c_call') for event, _ in calls) <= 12, calls
+  # While Python works, the threads of the session go to sleep. One leaves the lock of calls.
+  assert sum(event in ('call', 'c_call') for event, _ in calls) <= 14, calls
 
 
 @pytest.mark.nightly(but='2-False')

@@ -81,6 +81,45 @@ def test_a_number_is_its_value_and_what_is_none_of_the_program_is_refused():
     assert np.isfinite(session.train())
 
 
+def test_a_call_beside_that_of_another_thread_is_refused(tmp_path):
+  """But not what the input of a step asks, which the step waits for."""
+  begins, waits, goes_on = (threading.Event() for _ in range(3))
+  asked = []
+
+  def weigh(x):
+    return x * tf.get_variable('weight', [], initializer=tf.ones_initializer())
+
+  def ask():
+    return float(session.predict(np.ones(1, np.float32), weigh)[0])
+
+  def make():
+    while True:
+      if begins.is_set() and not asked:
+        asked.append(ask())
+        waits.set()
+        assert goes_on.wait(8)
+      yield np.float32(1)
+
+  program = small.program(
+      lambda batch, is_training: weigh(batch), train=towers.from_stream(make, np.float32(1)),
+      validation=towers.from_arrays(np.ones(3, np.float32)), batch_size=2, staging_depth=0,
+      optimizer=tf.train.GradientDescentOptimizer(0.25))
+  with program.session() as session:
+    session.train()
+    begins.set()
+    thread = threading.Thread(target=session.train)
+    thread.start()
+    assert waits.wait(60)
+    for call in (session.validate, ask,
+                 lambda: session.evaluate(np.ones(1, np.float32)), lambda: session.run('weight'),
+                 lambda: session.save(str(tmp_path)), lambda: session.restore(str(tmp_path))):
+      with pytest.raises(UsageError, match='another thread is in .*`with lock:` around each'):
+        call()
+    goes_on.set()
+    thread.join()
+    assert (asked, session.step, ask(), session.train()) == ([0.75], 2, 0.5, 0.5)
+
+
 def test_a_run_beside_an_open_session_says_whose_weights_it_trains(capsys):
   program = small.program()
   with program.session() as session:

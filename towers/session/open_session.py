@@ -8,6 +8,7 @@ variables their values, and explains errors in plain words.
 
 import contextlib
 import os
+import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence, TypeVar
 
@@ -62,6 +63,7 @@ class OpenSession(SessionInterface):
     self._opened: Optional[Engine] = None
     self._worker: Optional[Worker] = None
     self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
+    self._calling = threading.RLock()  # Whose owner is in a call; a step waits for it.
 
   def open(self: Self) -> Self:
     """Opens the session until `close`, as `with` does, but changes no default of TensorFlow's.
@@ -351,8 +353,17 @@ class OpenSession(SessionInterface):
 
     The variables have their first values, if it `begins`, and the steps stand where these say. An
     error names the call, where it is no training.
+
+    Raises:
+      UsageError: another thread is in a call, which may change weights as this one reads them.
     """
     engine, watched = self._engine, self.watchdog.engine
+    is_alone = self._calling.acquire(blocking=False)
+    # A step waits for what its input asks, as the generator of a stream, in TensorFlow's thread.
+    if not is_alone and not isinstance(threading.current_thread(), threading._DummyThread):
+      raise UsageError(f'The session is called while another thread is in {engine.activity}, which '
+                       'may change weights as they are read here: let the threads share a '
+                       'lock = threading.Lock(), and write `with lock:` around each call.')
     activity, self.watchdog.engine = engine.activity, engine
     engine.activity = name or activity
     try:
@@ -366,6 +377,8 @@ class OpenSession(SessionInterface):
       self.watchdog.engine = watched
       if name:
         engine.activity = activity
+      if is_alone:
+        self._calling.release()
 
   def _note_outside_run(self):
     """Gives a run that is not of a call the first values too; the next call sees what it did."""

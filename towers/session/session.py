@@ -90,18 +90,19 @@ class Session(OpenSession):
     Args:
       validation_pass: one of which the validation tower measures a batch meanwhile, or None.
     """
-    # No context: the less Python does between two runs, the fewer of the session's threads sleep.
+    # No context but the lock's: the less Python does between two runs, the fewer threads sleep.
     engine, watchdog = self._opened, self.watchdog
     if engine is None or engine.training_moved or engine.ran_outside or not engine.has_begun:
       with self._called() as engine:
         engine.move_back()
-    watched, watchdog.engine = watchdog.engine, engine
-    try:
-      return engine.take_step(validation_pass)
-    except RUN_ERRORS as error:
-      raise self._explain(error) from None
-    finally:
-      watchdog.engine = watched
+    with self._calling:
+      watched, watchdog.engine = watchdog.engine, engine
+      try:
+        return engine.take_step(validation_pass)
+      except RUN_ERRORS as error:
+        raise self._explain(error) from None
+      finally:
+        watchdog.engine = watched
 
   def skip(self) -> None:
     """Counts a step that was not finite as done: the next one takes the examples behind it."""
