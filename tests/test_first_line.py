@@ -124,7 +124,8 @@ def build(model=model, **settings):
     (lambda: dict(model=lambda *given: Spec('train', model(*given), {})),
      'a tuple of 3 for its loss: return losses, of an EstimatorSpec its .loss, or towers.Weighted'),
     (lambda: dict(model=lambda *given: (model(*given), {'mean': tf.metrics.mean(given[0][1])})),
-     'over all towers and steps, so no totals with updates, as those of tf.metrics'),
+     'over all towers and steps, so no totals with updates, as those of tf.metrics; what is no '
+     'mean, as a perplexity, is a towers.Whole'),
     (lambda: dict(model=lambda *given: (model(*given), [given[0][1], given[0][1]])),
      'The model returned its metrics as a list of 2, and each needs a name: return a dict of them, '
      "as losses, {'hits': hits}."),

@@ -53,12 +53,14 @@ def train(model, **settings):
     return losses, run.weights(), run.validate()[0]
 
 
-@pytest.mark.nightly(but='of losses')
+@pytest.mark.nightly(but=['of losses', 'scaled'])
 @pytest.mark.parametrize('model', [
     weighted, changed(towers.Weighted),
+    changed(lambda losses, weights: (2 * towers.Weighted(losses, weights) * 0.5, {})),
     # No gradient goes through weights.
     changed(lambda losses, weights: (towers.Weighted(losses, weights * tf.exp(
-        losses - tf.stop_gradient(losses))), {}))], ids=['weighted', 'no metrics', 'of losses'])
+        losses - tf.stop_gradient(losses))), {}))],
+    ids=['weighted', 'no metrics', 'scaled', 'of losses'])
 def test_one_tower_is_as_by_hand(model):
   (losses, weights, measured), expected = train(model), train(by_hand, num_towers=1)
   np.testing.assert_allclose(losses, expected[0], atol=1e-5)

@@ -56,7 +56,7 @@ def test_a_renamed_tensor_comes_before_one_that_has_the_name():
     ({'resnet/': 'model/'}, ['*'], r'reinit=\* is no regular expression'),
     ({'resnet/': 'model/'}, [], r'does not fit the program:\n  model/logits/weights \[4, 10\].*'
      r'\n.*reinit=model/logits'),
-    (None, [], r'starts no variable: the file has .* Map the names')])
+    (None, [], r'starts no variable: the file has .* Map the names, as init_map=.*names=\{')])
 def test_what_does_not_fit_is_refused(names, reinit, message):
   with pytest.raises(UsageError, match=re.compile(message)):
     match(init_from('file', names=names, reinit=reinit), TENSORS, VARIABLES)

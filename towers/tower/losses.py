@@ -24,7 +24,8 @@ from towers.whole import Whole
 
 _FIX_LOSS = 'return one value per example, [batch], or the mean over the batch, a scalar'
 _FIX_METRIC = ('return one value per example, [batch]; they are averaged over all towers and '
-               'steps, so no totals with updates, as those of tf.metrics')
+               'steps, so no totals with updates, as those of tf.metrics; what is no mean, as a '
+               'perplexity, is a towers.Whole')
 _FIX_WEIGHTED = ('return a value and a weight for each example, [batch], or for each token, '
                  '[batch, time]')
 _FIX_WHOLE = 'give towers.Whole tensors with a row for each example, [batch, ...]'
@@ -56,6 +57,13 @@ class Weighted(NamedTuple):
 
   def __radd__(self, other):
     return self + other
+
+  def __mul__(self, factor):
+    # A tuple would repeat its parts.
+    return self._replace(values=self.values * factor)
+
+  def __rmul__(self, factor):
+    return self * factor
 
 
 def sum_returned(returned: Any, batch: Batch) -> 'Sums':

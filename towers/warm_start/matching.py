@@ -91,7 +91,8 @@ def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str
   if not source:
     raise UsageError(f'init_from={settings.path} starts no variable: the file has '
                      f'{shorten(tensors)}, and the program {shorten(variables)}. Map the names, as '
-                     'init_map=resnet/=model/.')
+                     'init_map=resnet/=model/ or, in Python, '
+                     "towers.init_from(path, names={'resnet/': 'model/'}).")
   used = set(found.values())
   return Matches(source, [name for name in variables if name not in found and name not in anew],
                  list(anew), [name for name in tensors if name not in used], list(differ.values()))
