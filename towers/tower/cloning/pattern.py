@@ -10,13 +10,13 @@ that. A clone has what loss, metrics and gradients of its pattern need, in its o
   is_training, the micro-batch, all other variables: shared, since they are outside of the tower
 
 A clone computes the same bits as a tower that the model builds. It leaves out what only one tower
-needs: updates of moving averages, penalties, summaries; and a shared variable is read once on its
-device, and the value sent to all.
+needs: updates of moving averages, penalties, summaries; a shared variable is read once on its
+device, and the value sent to all; known shapes are constants, and equal constants are one.
 """
 
 import dataclasses
 import re
-from typing import Any, Dict, Hashable, Iterable, List, Sequence, Set
+from typing import Any, Dict, Hashable, Iterable, List, Sequence, Set, Tuple
 
 from towers.graph.walk import find_needed, list_sources
 from towers.input.batch import Batch
@@ -65,10 +65,40 @@ class Pattern:
               and not any(source in inside or source.name in replicated
                           for source in list_sources(op))}
     ops = sorted(inside - shared, key=lambda op: op._id)
-    self._nodes = [op.node_def for op in ops]
-    check_state(ops, self._nodes)
+    nodes = [op.node_def for op in ops]
+    check_state(ops, nodes)
     self._outside = {source.name for op in ops for source in list_sources(op)}
-    self._placed = _find_placed(self._nodes, recording.on_device, replicated)
+    self._placed = _find_placed(nodes, recording.on_device, replicated)
+    self._nodes = self._merge_constants(ops, nodes, roots)
+
+  def _merge_constants(self, ops, nodes, roots):
+    """Returns the nodes of all ops, in which one constant stands for all that are equal to it.
+
+    In a clone of a NASNet every fourth op is such a constant, or a shape that is known.
+    """
+    names = {node.name for node in nodes}
+    kept: List[Any] = []
+    merged: Dict[Hashable, str] = {}
+    instead: Dict[str, str] = {}
+    for op, node in zip(ops, nodes):
+      constants = [] if op in roots else _make_constants(op, node)
+      if not constants:
+        kept.append(node)
+      for name, constant in constants:
+        is_placed = node.name in self._placed
+        unnamed = tf.NodeDef(device=constant.device, attr=constant.attr)
+        unnamed.attr.pop('_class', None)
+        partners = names.intersection(_get_partners(constant))
+        key = is_placed, frozenset(partners), unnamed.SerializeToString(deterministic=True)
+        if key not in merged:
+          merged[key] = constant.name
+          kept.append(constant)
+          if is_placed:
+            self._placed.add(constant.name)
+        instead[name], instead[f'^{name}'] = merged[key], f'^{merged[key]}'
+    for node in kept:
+      node.input[:] = [instead.get(name, name) for name in node.input]
+    return kept
 
   def clone(self, batch: Batch, index: int, device: str) -> Tower:
     """Returns tower `index` on `device`, computing on a batch of the same static shapes."""
@@ -154,6 +184,27 @@ class Pattern:
         node.attr['seed'].i, node.attr['seed2'].i = tower_seeds(
             self._store.seed, self._store.first_tower + index, node.op, node.name[len(scope):])
     return definition, names, outside, awaited
+
+
+def _make_constants(op, node) -> List[Tuple[str, Any]]:
+  """Returns (output, constant in its place) of each output of an op, if it is a constant, or has
+  inputs of known shapes and returns these; else nothing."""
+  if op.control_inputs or op._get_control_flow_context() is not None:
+    return []  # What stands inside of a loop would need an Enter op.
+  if op.type == 'Const':
+    return [(node.name, node)]
+  if op.type not in ('Shape', 'ShapeN') or not all(
+      tensor.shape.is_fully_defined() for tensor in op.inputs):
+    return []
+  constants = []
+  for port, (tensor, output) in enumerate(zip(op.inputs, op.outputs)):
+    name = op.graph.unique_name(f'{node.name}/{port}') if port else node.name
+    constant = tf.NodeDef(name=name, op='Const', device=node.device)
+    constant.attr['dtype'].type = output.dtype.as_datatype_enum
+    constant.attr['value'].tensor.CopyFrom(
+        tf.make_tensor_proto(tensor.shape.as_list(), output.dtype))
+    constants.append((f'{node.name}:{port}' if port else node.name, constant))
+  return constants
 
 
 def find_static(batch: Batch) -> Hashable:
