@@ -211,6 +211,11 @@ def test_public_functions_and_classes_are_documented():
 def test_public_names_are_what_they_say():
   for name in towers.__all__:
     assert getattr(towers, name) is not None
+  assert towers.__all__ == sorted(towers.__all__)
+  tree = read_tree('towers/__init__.py')
+  [typed] = [node for node in tree.body if isinstance(node, ast.If)
+             and getattr(node.test, 'id', '') == 'TYPE_CHECKING']
+  assert {alias.name: node.module for node in typed.body for alias in node.names} == towers._PUBLIC
 
 
 def test_a_name_that_is_not_at_the_door_says_where_it_is():

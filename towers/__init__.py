@@ -8,25 +8,53 @@
 imported when the name is first used, so `import towers` itself loads no TensorFlow.
 """
 
-import ast
 import glob
 import importlib
-import inspect
 import os
 import re
 import sys
 import types
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, List
 
 from towers.base import checkout
 from towers.base.installed import __version__
 from towers.base.output import write_line
 
+# What the documentation describes, and where each name is at home.
+_PUBLIC = {
+    'Callback': 'towers.training.callbacks',
+    'DataSet': 'towers.data.examples',
+    'Every': 'towers.update.groups',
+    'Examples': 'towers.data.examples',
+    'KerasModel': 'towers.models.keras_model',
+    'OutOfMemory': 'towers.process.run_error',
+    'Program': 'towers.program',
+    'RunError': 'towers.process.run_error',
+    'Session': 'towers.session.session',
+    'UsageError': 'towers.base.usage_error',
+    'Weighted': 'towers.tower.losses',
+    'Whole': 'towers.whole',
+    'all_rows': 'towers.tower.all_towers',
+    'all_sum': 'towers.tower.all_towers',
+    'augmented': 'towers.data.augmented',
+    'check': 'towers.checks.towers',
+    'evaluate': 'towers.session.inference',
+    'export': 'towers.session.predict_function',
+    'fed': 'towers.tower.foreign.placeholders',
+    'from_arrays': 'towers.data.arrays',
+    'from_dataset': 'towers.data.datasets',
+    'from_stream': 'towers.data.datasets',
+    'from_tfrecords': 'towers.data.records',
+    'init_from': 'towers.warm_start.matching',
+    'main': 'towers.cli.script',
+    'mixed': 'towers.data.mixed',
+    'padded': 'towers.data.padding',
+    'train': 'towers.training.train',
+}
 _OF_EXTRAS = {'check_inputs': 'towers.check_inputs', 'from_tfds': 'towers.data.from_tfds'}
+__all__ = list(_PUBLIC)
 
-# What the documentation describes. Editors and type checkers follow these imports; nothing runs
-# them, but each says where a name is at home.
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.base.usage_error import UsageError
   from towers.checks.towers import check
   from towers.cli.script import main
@@ -51,19 +79,6 @@ if TYPE_CHECKING:
   from towers.update.groups import Every
   from towers.warm_start.matching import init_from
   from towers.whole import Whole
-
-
-def _find_homes() -> Dict[str, str]:
-  """Returns for each public name, as imported above, the module that has it."""
-  [imports, *_] = [node for node in ast.parse(inspect.getsource(sys.modules[__name__])).body
-                   if isinstance(node, ast.If)]
-  return dict(sorted(
-      (alias.name, str(node.module)) for node in imports.body if isinstance(node, ast.ImportFrom)
-      for alias in node.names))
-
-
-_PUBLIC = _find_homes()
-__all__ = list(_PUBLIC)
 
 
 class _FormerName(types.ModuleType):
