@@ -8,6 +8,7 @@ import pytest
 import towers
 from tests.harness import small
 from towers.base.usage_error import UsageError
+from towers.session import open_session
 from towers.tensorflow_v1 import tf
 
 KERNEL = 'hidden/weights'
@@ -81,43 +82,112 @@ def test_a_number_is_its_value_and_what_is_none_of_the_program_is_refused():
     assert np.isfinite(session.train())
 
 
-def test_a_call_beside_that_of_another_thread_is_refused(tmp_path):
-  """But not what the input of a step asks, which the step waits for."""
-  begins, waits, goes_on = (threading.Event() for _ in range(3))
-  asked = []
+class Weighed:
+  """Rows that a step weighs, of which one waits in its generator until `asks` has been called."""
 
-  def weigh(x):
+  def __init__(self, asks):
+    self.begins, self.waits, self.found = threading.Event(), threading.Event(), []
+    self.program = small.program(
+        lambda batch, is_training: self.weigh(batch),
+        train=towers.from_stream(self._make, np.float32(1)),
+        validation=towers.from_arrays(np.ones(3, np.float32)), batch_size=2, staging_depth=0,
+        optimizer=tf.train.GradientDescentOptimizer(0.25))
+    self._asks = asks
+
+  def weigh(self, x):
     return x * tf.get_variable('weight', [], initializer=tf.ones_initializer())
 
-  def ask():
-    return float(session.predict(np.ones(1, np.float32), weigh)[0])
+  def predict(self, session):
+    return float(session.predict(np.ones(1, np.float32), self.weigh)[0])
 
-  def make():
+  def _make(self):
     while True:
-      if begins.is_set() and not asked:
-        asked.append(ask())
-        waits.set()
-        assert goes_on.wait(8)
+      if self.begins.is_set() and not self.found:
+        self.waits.set()
+        self.found.append(self._asks())
       yield np.float32(1)
 
-  program = small.program(
-      lambda batch, is_training: weigh(batch), train=towers.from_stream(make, np.float32(1)),
-      validation=towers.from_arrays(np.ones(3, np.float32)), batch_size=2, staging_depth=0,
-      optimizer=tf.train.GradientDescentOptimizer(0.25))
-  with program.session() as session:
-    session.train()
-    begins.set()
-    thread = threading.Thread(target=session.train)
+
+CALLS = dict(
+    validate=lambda session, folder: session.validate(),
+    evaluate=lambda session, folder: session.evaluate(iter([np.ones(1, np.float32)])),
+    run=lambda session, folder: session.run('weight'),
+    seen=lambda session, folder: session.examples_seen,
+    train=lambda session, folder: session.train(),
+    save=lambda session, folder: session.save(folder))
+
+
+def test_a_call_waits_for_the_step_of_another_thread(tmp_path):
+  """But not what the input of the step asks, for which the step waits."""
+  goes_on = threading.Event()
+  with tf.Graph().as_default():
+    weighed = Weighed(lambda: (weighed.predict(session), goes_on.wait(60)))
+    with weighed.program.session() as session:
+      session.train()
+      weighed.begins.set()
+      first = threading.Thread(target=session.train)
+      first.start()
+      assert weighed.waits.wait(60)
+      others = [threading.Thread(target=call, args=(session, str(tmp_path)))
+                for call in CALLS.values()]
+      for thread in others:
+        thread.start()
+        thread.join(0.1)
+      assert first.is_alive() and all(thread.is_alive() for thread in others)
+      goes_on.set()
+      for thread in (first, *others):
+        thread.join(60)
+      assert weighed.found == [(0.75, True)]
+      assert (session.step, weighed.predict(session)) == (3, 0.25)
+
+
+def test_a_call_that_the_input_of_a_step_waits_for_is_named(monkeypatch):
+  monkeypatch.setattr(open_session, '_MOST_SECONDS_OF_A_STEP', 0.5)
+  asked = []
+
+  def ask():
+    with pytest.raises(UsageError, match='been in a step for 0.5 s.*session.train.batch.'):
+      weighed.predict(session)
+    asked.append(True)
+
+  def wait_for_another():
+    thread = threading.Thread(target=ask)
     thread.start()
-    assert waits.wait(60)
-    for call in (session.validate, ask,
-                 lambda: session.evaluate(np.ones(1, np.float32)), lambda: session.run('weight'),
-                 lambda: session.save(str(tmp_path)), lambda: session.restore(str(tmp_path))):
-      with pytest.raises(UsageError, match='another thread is in .*`with lock:` around each'):
-        call()
-    goes_on.set()
+    thread.join(60)
+
+  with tf.Graph().as_default():
+    weighed = Weighed(wait_for_another)
+    with weighed.program.session() as session:
+      session.train()
+      weighed.begins.set()
+      assert session.train() == 0.75 and asked == [True]
+
+
+def test_no_prediction_mixes_the_weights_of_two_steps():
+  """Thirty weights, each of which grows by one in a step, are the same in each prediction."""
+  found = []
+
+  def weights(x):
+    return x[:, None] * tf.stack([tf.get_variable(
+        f'weight_{number}', [], initializer=tf.zeros_initializer()) for number in range(30)])
+
+  program = small.program(
+      lambda batch, is_training: -tf.reduce_sum(weights(batch[0]), 1),
+      train=towers.from_arrays(np.ones(64, np.float32)), validation=None, batch_size=8,
+      num_towers=2, variables='replicated', optimizer=tf.train.GradientDescentOptimizer(1.0))
+  with program.session() as session:
+    def predict():
+      while session.step < 60 and len(found) < 1000:
+        found.append(session.predict(np.ones(1, np.float32), weights)[0])
+
+    thread = threading.Thread(target=predict)
+    thread.start()
+    while session.step < 60:
+      session.train()
     thread.join()
-    assert (asked, session.step, ask(), session.train()) == ([0.75], 2, 0.5, 0.5)
+  assert len(found) > 5
+  for row in found:
+    assert set(row) == {row[0]} and row[0] == int(row[0])
 
 
 def test_a_run_beside_an_open_session_says_whose_weights_it_trains(capsys):

@@ -47,6 +47,8 @@ from towers.workers.worker import Worker, join_workers
 
 Self = TypeVar('Self', bound='OpenSession')
 
+_MOST_SECONDS_OF_A_STEP = 30.0  # That another thread takes, before a call says that it waits.
+
 
 class OpenSession(SessionInterface):
   """A program in a `tf.Session`, whose variables start, go on from others, and are saved."""
@@ -63,12 +65,13 @@ class OpenSession(SessionInterface):
     self._opened: Optional[Engine] = None
     self._worker: Optional[Worker] = None
     self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
-    self._calling = threading.RLock()  # Whose owner is in a call; a step waits for it.
+    self._calling = threading.RLock()  # Whose owner is in a call.
+    self._num_waiting = 0  # Threads that wait for it.
 
   def open(self: Self) -> Self:
     """Opens the session until `close`, as `with` does, but changes no default of TensorFlow's.
 
-    Any thread may open, call and close it, one at a time.
+    Any thread may open, call and close it; a call waits for that of another thread.
 
     Raises:
       UsageError: it is open.
@@ -354,16 +357,10 @@ class OpenSession(SessionInterface):
     The variables have their first values, if it `begins`, and the steps stand where these say. An
     error names the call, where it is no training.
 
-    Raises:
-      UsageError: another thread is in a call, which may change weights as this one reads them.
+    It waits for the call of another thread, which may change weights as this one reads them.
     """
-    engine, watched = self._engine, self.watchdog.engine
-    is_alone = self._calling.acquire(blocking=False)
-    # A step waits for what its input asks, as the generator of a stream, in TensorFlow's thread.
-    if not is_alone and not isinstance(threading.current_thread(), threading._DummyThread):
-      raise UsageError(f'The session is called while another thread is in {engine.activity}, which '
-                       'may change weights as they are read here: let the threads share a '
-                       'lock = threading.Lock(), and write `with lock:` around each call.')
+    engine = self._engine
+    is_alone, watched = self._wait_for_turn(engine), self.watchdog.engine
     activity, self.watchdog.engine = engine.activity, engine
     engine.activity = name or activity
     try:
@@ -379,6 +376,31 @@ class OpenSession(SessionInterface):
         engine.activity = activity
       if is_alone:
         self._calling.release()
+
+  def _wait_for_turn(self, engine) -> bool:
+    """Waits for the call of another thread; returns False for a call that this one waits for, as
+    TensorFlow's thread makes it that runs the generator of a stream.
+
+    Raises:
+      UsageError: a step of the other thread takes so long that it may wait for this one.
+    """
+    if self._calling.acquire(blocking=False):
+      return True
+    if isinstance(threading.current_thread(), threading._DummyThread):
+      return False
+    self._num_waiting += 1
+    try:
+      while True:
+        runs = engine.runs
+        if self._calling.acquire(timeout=_MOST_SECONDS_OF_A_STEP):
+          return True
+        if engine.activity == 'training' and runs == engine.runs:
+          raise UsageError(f'Another thread has been in a step for {_MOST_SECONDS_OF_A_STEP:g} s. '
+                           'If its input waits for what this thread asks of the session, give '
+                           'batches by session.train(batch), or ask in the function that '
+                           'towers.from_stream takes.')
+    finally:
+      self._num_waiting -= 1
 
   def _note_outside_run(self):
     """Gives a run that is not of a call the first values too; the next call sees what it did."""

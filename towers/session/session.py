@@ -13,6 +13,7 @@ only a run that trains then calls `start`.
 import contextlib
 import functools
 import numbers
+import time
 from typing import Any, Callable, Dict, Optional
 
 import numpy as np
@@ -31,6 +32,8 @@ from towers.session.validation_pass import ValidationPass
 from towers.settings.arguments import describe
 from towers.tensorflow_v1 import RUN_ERRORS, tf
 from towers.training_graph import TrainingGraph
+
+_SECONDS_TO_GIVE_WAY = 2e-4
 
 
 class Session(OpenSession):
@@ -69,10 +72,11 @@ class Session(OpenSession):
       raise UsageError('run.session.train() is a step beside those of the run, which takes all '
                        'steps itself: give towers.train more by steps= or epochs=, or write a loop '
                        'of your own, with program.session() as session.')
-    if batch is None:
-      return self._read(self.take_step())
-    with self._called() as engine, engine.fed(batch):
-      return self._read(engine.take_step())
+    if batch is not None:
+      with self._called() as engine, engine.fed(batch):
+        return self._read(engine.take_step())
+    result = self.take_step()
+    return float(result.loss) if result.not_finite is None else self._read(result)
 
   def _read(self, result):
     """Returns the loss of a step; skips and refuses one that no second try has made finite."""
@@ -90,12 +94,14 @@ class Session(OpenSession):
     Args:
       validation_pass: one of which the validation tower measures a batch meanwhile, or None.
     """
+    if self._num_waiting:  # This thread would take the lock again before any other wakes.
+      time.sleep(_SECONDS_TO_GIVE_WAY)
     # No context but the lock's: the less Python does between two runs, the fewer threads sleep.
-    engine, watchdog = self._opened, self.watchdog
-    if engine is None or engine.training_moved or engine.ran_outside or not engine.has_begun:
-      with self._called() as engine:
-        engine.move_back()
     with self._calling:
+      engine, watchdog = self._opened, self.watchdog
+      if engine is None or engine.training_moved or engine.ran_outside or not engine.has_begun:
+        with self._called() as engine:
+          engine.move_back()
       watched, watchdog.engine = watchdog.engine, engine
       try:
         return engine.take_step(validation_pass)
