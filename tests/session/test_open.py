@@ -39,11 +39,12 @@ def test_open_and_close_do_what_with_does(where):
     session.open()
   where(session.close)
   where(session.close)
-  assert session.program.sessions == []
+  assert session.program.sessions == [] and session.step == 3
   with pytest.raises(UsageError, match=r'not open.*session.open\(\)'):
     session.train()
   with session:  # Anew.
     assert session.train() == expected[0][0] and tf.get_default_session() is not None
+    assert session.step == 1
 
 
 @pytest.mark.parametrize('variables', ['host', 'replicated'])

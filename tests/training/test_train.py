@@ -69,6 +69,13 @@ def test_it_takes_the_steps_of_a_session(tmp_path, capsys):
   assert 'model: model, 39 weights' in printed and 'done: 14 steps' in printed
 
 
+def test_a_run_in_a_folder_whose_steps_are_done_says_that_none_is_left(tmp_path, capsys):
+  for steps, is_over in (3, False), (3, True), (4, False):
+    result = towers.train(build(), steps=steps, checkpoint_dir=str(tmp_path), quiet=True)
+    assert (result['train_loss'] is None) == is_over
+    assert ('WARNING: no step is left to take' in capsys.readouterr().err) == is_over
+
+
 @pytest.mark.parametrize('door', ['train', 'main'])
 def test_quiet_writes_warnings_alone_and_names_what_was_skipped(door, tmp_path, capsys):
   paths = {name: tmp_path / name for name in ('train', 'validation')}

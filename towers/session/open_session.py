@@ -63,6 +63,7 @@ class OpenSession(SessionInterface):
         settings, collective=program.given.collective, precision=program.given.precision)
     self._closing = contextlib.ExitStack()
     self._opened: Optional[Engine] = None
+    self._closed_at: Optional[int] = None
     self._worker: Optional[Worker] = None
     self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
     self._calling = threading.RLock()  # Whose owner is in a call.
@@ -155,8 +156,10 @@ class OpenSession(SessionInterface):
 
   @property
   def step(self) -> int:
-    """Weight updates so far, those before a `restore` included."""
+    """Weight updates so far, those before a `restore` included; of a closed session, until then."""
     engine = self._opened
+    if engine is None and self._closed_at is not None:
+      return self._closed_at
     if engine is None or engine.ran_outside:
       with self._called() as engine:
         pass
@@ -436,6 +439,6 @@ class OpenSession(SessionInterface):
 
   def _close(self, kind, *_):
     self._engine.activity = 'the end'
-    self._opened = None
+    self._opened, self._closed_at = None, self._engine.step
     if self._worker is not None and kind is None:
       self._worker.peers.stop()

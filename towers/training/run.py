@@ -8,6 +8,7 @@
 import contextlib
 import math
 import os
+import sys
 import time
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
@@ -302,8 +303,11 @@ class Run:
     history.drop_after(session.step)
     session.scale_learning_rate(history.rate_factor)
     if path is not None:
-      write_line(f'resumed from {path}: {session.step} of {settings.count_steps(session.plan)} '
-                 'steps are done')
+      done, planned = session.step, settings.count_steps(session.plan)
+      write_line(f'resumed from {path}: {done} of {planned} steps are done')
+      if done >= planned:  # Who tries settings in one folder would take them for equal.
+        write_line('WARNING: no step is left to take: give more steps to go on, or another '
+                   'checkpoint_dir to begin another run', sys.stderr)
     length, is_constant = settings.length, isinstance(self.program.learning_rate, float)
     if path is not None and history.length not in (None, length) and not is_constant:
       write_line(f'the run was to have {history.length} and is now to have {length}: a rate that '
