@@ -499,6 +499,32 @@ def test_a_division_by_the_rows_of_a_padded_batch_is_refused(num_towers, caplog)
     judge(model, xy(), caplog, **settings)
 
 
+PARTS = [dict(input_mode='shard'), dict(accumulate=2), dict(input_mode='next'),
+         dict(input_mode='shard', num_towers=1)]
+
+
+@pytest.mark.parametrize('counts', ['padded', 'real', 'fixed'])
+@pytest.mark.parametrize('settings', PARTS, ids=str)
+def test_padding_that_counts_is_named_where_parts_pad_to_sizes_of_their_own(
+    settings, counts, caplog):
+  def model(batch, is_training):
+    x, y = batch
+    weights = tf.cast(tf.not_equal(x[:, :, :1], -1), tf.float32)
+    x = tf.layers.dense(x, 4, tf.tanh, name='d')
+    return ce(tf.reduce_mean(x, 1) if counts == 'padded' else
+              tf.reduce_sum(weights * x, 1) / tf.reduce_sum(weights, 1), y)
+
+  def data():
+    random = np.random.RandomState(0)
+    sentences = [random.rand(size, 3).astype(np.float32) for size in random.randint(2, 9, 28)]
+    return towers.padded(towers.from_arrays(sentences, np.arange(28, dtype=np.int32) % 4),
+                         20 if counts == 'fixed' else 'batch', values=(-1.0, None))
+
+  found = judge(model, data, caplog, **settings)
+  is_named = counts == 'padded' and settings in PARTS[:2]
+  assert [message[:26] for message in found] == ["pad_to='batch' pads each of"[:26]] * is_named
+
+
 def test_rows_that_fill_a_batch_up_and_change_the_loss_are_refused(caplog):
   def model(batch, is_training):
     return ce(tf.nn.softmax(dense(batch['x'], 4, 'd'), axis=0), batch['y'])

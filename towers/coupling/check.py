@@ -113,6 +113,41 @@ def check_program(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> 
   # What is mixed within one of several parts is named already.
   if (sums - of_layers or num_parts == 1) and rows is not None and _fills_validation(program):
     _warn_of_filler(program.validation, session, rows)
+  padding, is_shard = program.train_examples.padding, program.given.input_mode == 'shard'
+  if rows is not None and padding and padding.pad_to == 'batch' and (
+      num_parts > (1 if is_shard else len(program.towers))):
+    _warn_of_padding(program, session, rows, padding.values)
+
+
+def _warn_of_padding(program, session, rows, values) -> None:
+  """Warns of a model that depends on how far examples are padded, where each part of a step pads
+  to its own longest one."""
+  towers, plan = program.towers, program.plan
+  with program.graph.as_default(), contextlib.suppress(LeftOut, tf.errors.OpError):
+    fed = FedTowers(towers, session, rows, plan.num_workers, plan.steps_per_epoch * len(towers))
+    values = tf.nest.flatten(values) if values is not None else [None] * len(fed.pool)
+    if not fed.size or len(values) != len(fed.pool):  # Of a component in several tensors.
+      return
+    fed.check()
+    count = fed.sizes[0] or min(fed.size, 2 * _FEW)
+    side = [Share(0, np.arange(count), 0, count, np.arange(count))]
+    few, _ = fed.measure(Sides(side, []))
+    for index, (value, tensor) in enumerate(zip(values, tf.nest.flatten(towers[0].batch.tensors))):
+      array = fed.pool[index]
+      more = [(0, _FEW if size is None else 0) for size in tensor.shape.as_list()[1:]]
+      filler = value if value is not None else b'' if array.dtype.hasobject else 0
+      fed.pool[index] = np.pad(array, [(0, 0), *more], 'constant', constant_values=filler)
+    most, _ = fed.measure(Sides(side, []))
+    # What a kernel takes has another shape.
+    for gap in _find_gaps(fed, *({key: value for key, value in measured.items() if key[0] in (
+        'sum', 'gradient')} for measured in (few, most))):
+      logging.getLogger('towers').warning(
+          "pad_to='batch' pads each of %d parts of a step to its own longest example. %s depends "
+          'on that, by %.2g of itself, so that they do not equal one: give padded positions a '
+          'weight of 0, and draw no numbers for them; or pad to one size, as pad_to=128; or use '
+          'input_mode=split or next, without accumulate.', _count_parts(program),
+          _NAMES[gap.kind].format(gap.name), gap.share)
+      return
 
 
 def _warn_of_filler(validation, session, rows) -> None:
