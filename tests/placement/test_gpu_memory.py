@@ -125,6 +125,6 @@ def test_eager_mode_is_asked_before_it_makes_its_devices(asked_for, expected, mo
 def test_tf32_is_what_the_flag_says(tf32, monkeypatch):
   from towers.cli import jobs
   allowed = []
-  monkeypatch.setattr('towers.tensorflow_v1.use_tf32', allowed.append)
+  monkeypatch.setattr(jobs, 'use_tf32', allowed.append)
   jobs._build_devices(Config(tf32=tf32, device='cpu'))
   assert allowed == [tf32 == 'on']
