@@ -85,13 +85,14 @@ class History:
   @property
   def best(self) -> Optional[Dict[str, Any]]:
     """The means of the best validation by name, with its 'step'; None without any."""
-    best = self.best_first()[:1]
-    return next((dict(means) for means in self._validations[::-1] if [means['step']] == best), None)
+    found = {means['step']: means for means in self._validations}
+    best = self.best_first()
+    return dict(found[best[0]]) if best else None
 
   @property
   def is_best(self) -> bool:
     """Whether the last validation is a new best."""
-    return self.best is not None and self.best['step'] == self._validations[-1]['step']
+    return bool(self._validations) and self.best_first()[:1] == [self._validations[-1]['step']]
 
   @property
   def has_stopped(self) -> bool:

@@ -139,15 +139,16 @@ def _warn_of_padding(program, session, rows, values) -> None:
       fed.pool[index] = np.pad(array, [(0, 0), *more], 'constant', constant_values=filler)
     most, _ = fed.measure(Sides(side, []))
     # What a kernel takes has another shape.
-    for gap in _find_gaps(fed, *({key: value for key, value in measured.items() if key[0] in (
-        'sum', 'gradient')} for measured in (few, most))):
+    gaps = _find_gaps(fed, *[
+        {key: values for key, values in measured.items() if key[0] in ('sum', 'gradient')}
+        for measured in (few, most)])
+    if gaps:
       logging.getLogger('towers').warning(
           "pad_to='batch' pads each of %d parts of a step to its own longest example. %s depends "
           'on that, by %.2g of itself, so that they do not equal one: give padded positions a '
           'weight of 0, and draw no numbers for them; or pad to one size, as pad_to=128; or use '
           'input_mode=split or next, without accumulate.', _count_parts(program),
-          _NAMES[gap.kind].format(gap.name), gap.share)
-      return
+          _NAMES[gaps[0].kind].format(gaps[0].name), gaps[0].share)
 
 
 def _warn_of_filler(validation, session, rows) -> None:

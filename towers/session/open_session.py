@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, TypeVar
 
 from towers.base.checksums import INDEX
 from towers.base.output import write_line
@@ -67,7 +67,8 @@ class OpenSession(SessionInterface):
     self._worker: Optional[Worker] = None
     self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
     self._calling = threading.RLock()  # Whose owner is in a call.
-    self._num_waiting = 0  # Threads that wait for it.
+    # An entry for each thread that waits for it: a number may lose one of two added at once.
+    self._waiting: List[None] = []
 
   def open(self: Self) -> Self:
     """Opens the session until `close`, as `with` does, but changes no default of TensorFlow's.
@@ -391,7 +392,7 @@ class OpenSession(SessionInterface):
       return True
     if isinstance(threading.current_thread(), threading._DummyThread):
       return False
-    self._num_waiting += 1
+    self._waiting.append(None)
     try:
       while True:
         runs = engine.runs
@@ -403,7 +404,7 @@ class OpenSession(SessionInterface):
                            'batches by session.train(batch), or ask in the function that '
                            'towers.from_stream takes.')
     finally:
-      self._num_waiting -= 1
+      self._waiting.pop()
 
   def _note_outside_run(self):
     """Gives a run that is not of a call the first values too; the next call sees what it did."""

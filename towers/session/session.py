@@ -94,7 +94,7 @@ class Session(OpenSession):
     Args:
       validation_pass: one of which the validation tower measures a batch meanwhile, or None.
     """
-    if self._num_waiting:  # This thread would take the lock again before any other wakes.
+    if self._waiting:  # This thread would take the lock again before any other wakes.
       time.sleep(_SECONDS_TO_GIVE_WAY)
     # No context but the lock's: the less Python does between two runs, the fewer threads sleep.
     with self._calling:

@@ -32,12 +32,12 @@ class SharedSession:
     a tool's: Saver.restore, eval, run ──► tell() ──►
 
   A run of another's may read variables that are still to start from a file, and may move
-  `global_step`. So each is told before it begins; those of the program cost nothing more. This is
+  `global_step`. So `tell()` comes before each; those of the program cost nothing more. This is
   the session as the program itself runs it: all but its runs is the given one.
 
   Attributes:
     given: the `tf.Session`, whose runs are told.
-    num_runs: how often it has run, whoever asked; a `Call` passes by the count.
+    num_runs: how often it has run, for the program or a tool; a `Call` passes by the count.
   """
 
   def __init__(self, given: Session, tell: Callable[[], None]):
