@@ -79,6 +79,6 @@ def test_a_pass_of_a_validation_tower_counts_no_wait_of_its_own():
     started = time.monotonic()
     validation_pass = run.opened.begin_validation()
     while not validation_pass.is_complete:
-      loss = run.opened.take_step(validation_pass).loss
+      loss = run.opened.take_step(validation_pass)
     waited = run.opened.training_metrics.input_wait_seconds
     assert np.isfinite(loss) and 0 <= waited <= time.monotonic() - started

@@ -101,7 +101,7 @@ def train_by_hand(program, steps, every):
   losses, validations, running = [], [], None
   with program.session() as session:
     while session.step < steps:
-      losses.append(float(session.take_step(running).loss))
+      losses.append(session.take_step(running))
       is_last = session.step == steps
       if running is None and (session.step % every == 0 or is_last):
         running = session.begin_validation()
@@ -131,7 +131,7 @@ def test_a_pass_that_was_left_is_measured_from_its_beginning():
   with build(validation_tower=True, num_towers=3).session() as session, \
       build(validation_tower=True, num_towers=3).session() as expected:
     left = session.begin_validation()
-    losses = [session.take_step(left).loss, session.train()]
+    losses = [session.take_step(left), session.train()]
     assert losses == [expected.train(), expected.train()] and not left.is_complete
     again = session.begin_validation()
     session.take_step(again)
@@ -144,7 +144,7 @@ def test_a_step_that_is_not_finite_is_taken_again_unless_it_is_skipped():
     session.train()
     for _ in range(2):
       result = session.take_step()
-      assert not np.isfinite(result.loss) and 'is nan' in str(result.not_finite)
+      assert not np.isfinite(result) and 'is nan' in str(result.not_finite)
       assert session.step == session.examples_seen / 8 == 1
     session.skip()
     assert session.step == session.examples_seen / 8 == 2

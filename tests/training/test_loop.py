@@ -313,8 +313,10 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
     def fail_once(validation_pass):
       if run.opened.step == 9 and not failures:
         failures.append(9)
-        return StepResult(np.nan, Retried(np.nan, False, Diagnosis(
-            np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'], (), np.ones([1, 1, 0]), [])))
+        refused = StepResult(np.nan)
+        refused.not_finite = Retried(np.nan, False, Diagnosis(
+            np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'], (), np.ones([1, 1, 0]), []))
+        return refused
       return take_step()
 
     run.opened.take_step = fail_once

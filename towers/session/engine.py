@@ -12,7 +12,7 @@ and puts the next ones in:
 
 import contextlib
 import itertools
-from typing import Any, Callable, ContextManager, Iterator, NamedTuple, Optional
+from typing import Any, Callable, ContextManager, Iterator, Optional
 
 import numpy as np
 
@@ -41,11 +41,13 @@ from towers.workers.votes import VoteCounter
 _FEW_TOWERS = 4
 
 
-class StepResult(NamedTuple):
-  """What a step has come to."""
-  loss: float  # The mean over the global batch, before the update.
-  # Where the loss or a gradient was not finite, what a second try on the same examples has found;
-  # else None. Unless that one is done, no variable has changed.
+class StepResult(float):
+  """The loss of a step: the mean over the global batch, before the update.
+
+  Attributes:
+    not_finite: where the loss or a gradient was not finite, what a second try on the same examples
+      has found; else None. Unless that one is done, no variable has changed.
+  """
   not_finite: Optional[Retried] = None
 
 
@@ -262,7 +264,9 @@ class Engine:
       self.skip()
       return StepResult(loss)
     retried = self._retry()
-    return StepResult(retried.loss, retried)
+    result = StepResult(retried.loss)
+    result.not_finite = retried
+    return result
 
   def check_pass(self) -> None:
     """Refuses by a UsageError to validate in the middle of another pass."""

@@ -76,17 +76,17 @@ class Session(OpenSession):
       with self._called() as engine, engine.fed(batch):
         return self._read(engine.take_step())
     result = self.take_step()
-    return float(result.loss) if result.not_finite is None else self._read(result)
+    return float(result) if result.not_finite is None else self._read(result)
 
   def _read(self, result):
     """Returns the loss of a step; skips and refuses one that no second try has made finite."""
-    loss, not_finite = result
+    not_finite = result.not_finite
     if not_finite is not None and not not_finite.is_done:
       self.skip()
       raise RunError(f'Step {self.step} is not finite: {not_finite}. It has changed no '
                      f'variable. {not_finite.advice}; or catch this error to go on with the next '
                      'step.')
-    return float(loss)
+    return float(result)
 
   def take_step(self, validation_pass: Optional[ValidationPass] = None) -> StepResult:
     """Does what `train` does, and says where the step was not finite; then only `skip` counts it.

@@ -77,7 +77,8 @@ class Loop:
         self._save()
       is_over = self._between_steps()
       while not is_over:
-        loss, not_finite = session.take_step(self._running)
+        loss = session.take_step(self._running)
+        not_finite = loss.not_finite
         if not_finite is None or not_finite.is_done:
           self.loss = loss
         if not_finite is None or self._handle(not_finite):
