@@ -17,11 +17,12 @@ No op is added to the graph, and nothing in it is written.
 
 import contextlib
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from towers.coupling.comparison import shake
+from towers.coupling.sides import Share, Sides
 from towers.graph.walk import find_dead, find_dependents, find_loops, find_needed, list_ops, sort
 from towers.graph.writes import find_step_writes
 from towers.placement.randomness import find_draws, is_random
@@ -51,22 +52,6 @@ weights: ('gradient', variable)."""
 
 class LeftOut(Exception):
   """Why towers are not measured."""
-
-
-class Share(NamedTuple):
-  """What a tower computes on: rows of the pool, the leading `num_real` of them real, at the places
-  from `first` on, and at the `slots` among the rows of all towers."""
-  tower: int
-  rows: np.ndarray
-  first: int
-  num_real: int
-  slots: np.ndarray
-
-
-class Sides(NamedTuple):
-  """Two ways to compute the same."""
-  reference: List[Share]
-  other: List[Share]
 
 
 class FedTowers:

@@ -11,7 +11,8 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
 import numpy as np
 
 from towers.coupling.comparison import find_share
-from towers.coupling.fed_towers import FedTowers, LeftOut, Sides
+from towers.coupling.fed_towers import FedTowers, LeftOut
+from towers.coupling.sides import Sides
 from towers.graph.source_lines import format_op
 from towers.graph.walk import find_dead, find_needed
 from towers.placement.randomness import find_drawn
