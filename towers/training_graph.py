@@ -160,7 +160,8 @@ class TrainingGraph:
     tags[:] = [tag for tag in tags if tag.op.name.startswith(scope)
                or not re.search(r'(^|/)tower_\d+(_\d+)?/', tag.op.name)]
     if tags:
-      read_after([self.gradients.loss, self.gradients.metrics, self.train_op], self.summaries)
+      read_after([*self.towers[0].find_needed(), self.gradients.loss, self.gradients.metrics,
+                  self.train_op], self.summaries)
     self.replicas = build_replicas()
     self.broadcast = None
     if workers.num_workers > 1:

@@ -77,3 +77,25 @@ def test_each_tag_comes_once_and_is_empty_where_its_update_is_left_out(settings)
       kind, _, weight = name.partition('/')
       if kind in ('weight', 'of_model'):
         assert step[name] == pytest.approx(after[weight], rel=1e-6), name
+
+
+@pytest.mark.parametrize('settings', small.nightly_but([dict(input_mode='next')], [
+    dict(input_mode='next'), dict(num_towers=3, tower_build='clone', input_mode='shard'),
+    dict(validation_tower=True, num_towers=3), dict(variables='replicated'), dict(accumulate=2)]))
+def test_no_step_is_taken_for_a_variable_that_a_tag_and_a_result_read(settings):
+  def model(batch, is_training, makes_tags=True):
+    losses, metrics = small.model(batch, is_training)
+    scale, offset = [tf.convert_to_tensor(tf.get_variable(name, [], trainable=False))
+                     for name in ('scale', 'offset')]  # No loss needs them.
+    metrics['whole'] = towers.Whole(np.mean, [losses + scale])
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, tf.square(offset))
+    if makes_tags:
+      tf.summary.scalar('scale', scale)
+      tf.summary.scalar('offset', offset)
+    return losses, metrics
+
+  def train(model):
+    with small.program(model, **settings).session() as session:
+      return session.validate(), session.train(), session.validate(), session.step
+
+  assert train(model) == train(lambda *batch: model(*batch, makes_tags=False))
