@@ -83,10 +83,10 @@ def heads(h):
   return tf.concat([*tf.split(dropout(0.5)(parts), 2, axis=0), h[:, 4:]], 1)
 
 
-def masked(h):
+def masked(h, draw=lambda h: dropout(0.5)(h)):
   """Draws for rows that a mask keeps; a tower may have none."""
   places = tf.where(h[:, 0] > 0.3)
-  kept = tf.nn.dropout(tf.gather_nd(h, places), rate=0.5)
+  kept = draw(tf.gather_nd(h, places))
   return h + tf.scatter_nd(places, kept, tf.shape(h, out_type=tf.int64))
 
 
@@ -146,6 +146,8 @@ DRAWS = {
     'two in one': lambda h: tf.add_n(tf.split(dropout(0.5)(tf.concat([h, -h], 0)), 2)),
     'tiled': lambda h: tf.add_n(tf.split(dropout(0.5)(tf.tile(h, [3, 1])), 3)),
     'masked': masked,
+    'masked steps': lambda h: masked(h, lambda kept: tf.reduce_mean(
+        dropout(0.5)(tf.stack([kept, 2 * kept, -kept])), 0)),
     'tokens': tokens,
     'stateless': lambda h: h + stateless(shape=tf.shape(h)),
     'stateless steps': lambda h: h + tf.reduce_mean(stateless(shape=tf.shape(steps_first(h))), 0),
@@ -172,8 +174,8 @@ DRAWS = {
 # What a commit tries at once, each kind by itself at night.
 TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
             'loop in a loop', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
-MORE = ('sized before a loop', 'flat steps', 'heads on the rows', 'tokens', 'stateless',
-        'stateless steps', 'map_fn of flat steps', 'shuffled neighbours')
+MORE = ('sized before a loop', 'flat steps', 'heads on the rows', 'tokens', 'masked steps',
+        'stateless', 'stateless steps', 'map_fn of flat steps', 'shuffled neighbours')
 DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
 DRAWS['more'] = lambda h: functools.reduce(lambda h, name: tf.tanh(DRAWS[name](h)), MORE, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.

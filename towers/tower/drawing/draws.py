@@ -260,13 +260,22 @@ class _Drawer:
     if layout.kept is None:
       return draw(shape, static)
     [places], [mask] = self._masks[layout.kept].outputs, self._masks[layout.kept].inputs
+    axis = layout.kept_axis
     with tf.device(HOST):
-      one = tf.reduce_prod(tf.cast(shape[1:], tf.int64), keepdims=True)
+      others = tf.cast(tf.concat([shape[:axis], shape[axis + 1:]], 0), tf.int64)
+      one = tf.reduce_prod(others, keepdims=True)
       whole = tf.concat([tf.shape(mask, out_type=tf.int64), one], 0)
     numbers = draw(whole, mask.shape.concatenate([
-        static[1:].num_elements() if static.ndims else None]))
+        static[:axis].concatenate(static[axis + 1:]).num_elements() if static.ndims else None]))
     with tf.colocate_with(op):
-      return None if numbers is None else tf.reshape(tf.gather_nd(numbers, places), shape)
+      if numbers is None:
+        return None
+      numbers = tf.gather_nd(numbers, places)
+      if axis:  # One entry after the other, before they are brought to their axis.
+        numbers = tf.reshape(numbers, tf.concat([[-1], others], 0))
+        numbers = tf.transpose(numbers, [
+            *range(1, axis + 1), 0, *range(axis + 1, numbers.shape.ndims)])
+      return tf.reshape(numbers, shape)
 
   def _draw_rows(self, op, make, blocks, dtype, layout, shape, static):
     """Returns numbers of a shape by a layout, drawn row by row."""

@@ -3,7 +3,7 @@
   [batch, 10]  [time, batch, 10]  [to, from, batch, heads]     an axis of its own, anywhere
   [batch * time, 10]     Layout(0, outer=1, inner=time)        the rows of an example side by side
   [time * batch, 10]     Layout(0, outer=time, inner=1)        all rows, once for each of the times
-  [tokens, 10]           Layout(…, kept=0)                     what a mask has kept of such an axis
+  [tokens, 10]  [1, tokens, 10]         Layout(…, kept=0)      what a mask has kept of such an axis
 
 A first axis of unknown size may be that of the batch, of the time or of the vocabulary, and one of
 the tower's number of rows may be so by chance. So the draw's shape is found once more for a number
@@ -42,13 +42,14 @@ class Layout(NamedTuple):
 
   Attributes:
     kept: the number of the op, among those of type `Where` in the tower, that keeps of such an axis
-      what the draw's first axis has; None where it has the axis itself.
+      what the draw's `kept_axis` has; None where it has the axis itself.
     is_cut: whether another axis is as long as the longest example of the tower, not of all.
   """
   axis: int = 0
   outer: Optional[int] = 1
   inner: Optional[int] = 1
   kept: Optional[int] = None
+  kept_axis: int = 0
   is_cut: bool = False
 
 
@@ -247,7 +248,7 @@ def _read_longest(unknown, layouts, tensors, shared, shapes) -> None:
 
 
 def _read_kept(unknown, layouts, tensors, masks, shapes) -> None:
-  """Moves to layouts the unknown ones whose first axis is what a mask keeps.
+  """Moves to layouts the unknown ones of which an axis is what a mask keeps.
 
   They are `tensors` in the graph of the masks, where some others are to have the `shapes`.
   """
@@ -261,8 +262,8 @@ def _read_kept(unknown, layouts, tensors, masks, shapes) -> None:
       _read_layouts({'': condition}, of_mask, copy_resized([condition], shapes))
       for name in list(unknown):
         copy = copies.get(tensors[name].name)
-        if of_mask and copy is not None and copy.shape.ndims and (
-            copy.shape.as_list()[0] == _KEPT):
+        sizes = copy.shape.as_list() if copy is not None and copy.shape.ndims else []
+        if of_mask and _KEPT in sizes:
           layout = of_mask['']
-          layouts[name] = layout and layout._replace(kept=number)
+          layouts[name] = layout and layout._replace(kept=number, kept_axis=sizes.index(_KEPT))
           del unknown[name]
