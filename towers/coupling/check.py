@@ -233,8 +233,8 @@ def _describe_size(fed, gap, num_parts) -> str:
   returned = _find_returned(fed.list_results(0)[gap.kind, gap.name], fed.towers[0].batch)
   return (f'{gap.subject}, {format_op(returned)}, is no mean over the examples of a batch: what '
           f'parts add up to depends on how many examples each of them has, by {gap.share:.2g} of '
-          'it. So the update of a step in {num_parts} parts (towers x '
-          f'micro-batches x workers) would not equal that of one. {_SCALE_FIX}')
+          f'it. So the update of a step in {num_parts} parts (towers x micro-batches x workers) '
+          f'would not equal that of one. {_SCALE_FIX}')
 
 
 def _describe(fed, gaps, culprit) -> List[str]:
