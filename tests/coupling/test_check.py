@@ -1,5 +1,6 @@
 """The coupling check: what couples examples is named or refused before the first step, no more."""
 
+import functools
 import logging
 
 import numpy as np
@@ -593,3 +594,69 @@ def test_a_batch_size_in_the_model_is_told_before_a_smaller_batch_fails(size, op
   told = capsys.readouterr().out
   assert f'fails on a few rows of its first batch, in tower_0/{op}' in told
   assert ('last_batch=drop, carry or pad' in told) == (op == 'Reshape')
+
+
+def sure_ones(b, is_training, whose=lambda own, sure: tf.reduce_sum(own) / tf.maximum(
+    tf.reduce_sum(sure), 1.0)):
+  z = dense(b['x'], 4, 'd')
+  most = tf.reduce_max(tf.nn.softmax(z), 1)
+  sure = tf.cast(most > 0.93, tf.float32)  # At first no row is.
+  return ce(z, b['y']) + whose(sure * z[:, 0], sure)
+
+
+def table_of_zeros(b, is_training):
+  rows = tf.gather(tf.get_variable('table', [4, 3], initializer=tf.zeros_initializer()), b['y'])
+  return ce(dense(b['x'], 4, 'd') + dense(rows, 4, 'e') * tf.reduce_mean(rows, 0)[:1], b['y'])
+
+
+def full_experts(b, is_training):
+  gate = tf.one_hot(tf.argmax(dense(b['x'], 2, 'g'), 1), 2)
+  is_in = tf.reduce_sum(tf.cumsum(gate, 0) * gate, 1) < 6.5
+  return ce(dense(b['x'], 4, 'd') * tf.cast(is_in, tf.float32)[:, None], b['y'])
+
+
+def kept_by_mean_loss(b, is_training):
+  z = dense(b['x'], 4, 'd')
+  share = tf.stop_gradient(tf.exp(-tf.reduce_mean(ce(z, b['y']))))
+  return ce(z * tf.cast(tf.random.uniform(tf.shape(z)) < share, tf.float32), b['y'])
+
+
+def weighed_by_count(b, is_training):
+  # As of users, of whom each has few examples.
+  _, place, counts = tf.unique_with_counts(tf.cast(1e4 * b['x'][:, 0], tf.int32))
+  return ce(dense(b['x'], 4, 'd'), b['y']) / tf.cast(tf.gather(counts, place), tf.float32)
+
+
+def cancelling(b, is_training):
+  z = dense(tf.tile(b['x'][:, None], [1, 5, 1]) * tf.reshape(b['x'], [-1, 5, 1]), 3, 'd')
+  gain = tf.stop_gradient(tf.reduce_sum(z, 2))
+  mean, variance = tf.nn.moments(gain, [1], keepdims=True)
+  p = tf.nn.log_softmax(z)[:, :, 0]
+  return tf.reduce_mean(
+      tf.exp(p - tf.stop_gradient(p)) * (gain - mean) * tf.rsqrt(variance + 1e-6), 1)
+
+
+@pytest.mark.nightly(but=['22-2-sure_ones', '28-2-full_experts', '22-2-cancelling'])
+@pytest.mark.parametrize('model, is_named', [
+    (sure_ones, True), (table_of_zeros, True), (full_experts, True), (kept_by_mean_loss, True),
+    (weighed_by_count, True), (cancelling, False),
+    (functools.partial(sure_ones, whose=lambda own, sure: own), False)],
+    ids=['sure_ones', 'table_of_zeros', 'full_experts', 'kept_by_mean_loss', 'weighed_by_count',
+         'cancelling', 'each_sure_one'])
+@pytest.mark.parametrize('num_towers', [1, 2])
+@pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
+def test_what_few_rows_hide_at_first_is_named(size, num_towers, model, is_named, caplog, capsys,
+                                              monkeypatch):
+  found, accumulate = [], 3 - num_towers
+  for checks in (True, False):
+    monkeypatch.setattr(engine, 'has_parts', lambda program, checks=checks: checks)
+    with tf.Graph().as_default(), caplog.at_level(logging.WARNING, 'towers'):
+      program = towers.Program(
+          model, train=xy(size * accumulate)(), optimizer=sgd(), batch_size=14 * accumulate,
+          accumulate=accumulate, num_towers=num_towers, device='cpu', seed=3)
+      with program.session() as session:
+        found.append(session.run(tf.global_variables()))
+  messages = [record.getMessage() for record in caplog.records]
+  assert ['do not equal one' in message for message in messages] == [True] * is_named
+  assert 'not measured' not in capsys.readouterr().out
+  assert all(map(np.array_equal, *found))  # A measurement leaves variables as they were.

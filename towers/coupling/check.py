@@ -9,7 +9,8 @@ refused. So it is where towers of unequal static sizes exchange, if what differs
 each tower's part is divided, or multiplied, by its size.
 Batches of one static size can only be exchanged: on other sizes the model is called beside.
 
-What a branch or a loop does on other data than these, no few rows tell.
+What a branch or a loop does on other data than these, no few rows tell. But they tell what values
+others make, of those that are compared with limits; and what counts once weights have grown.
 """
 
 import contextlib
@@ -56,7 +57,7 @@ def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[
   examples.
 
   It is to be called before the first step, once variables have their values. It takes no batch,
-  changes no variable and adds no op to the graph (examples/by_hand.py calls it).
+  leaves variables as they were and adds no op to the graph (examples/by_hand.py calls it).
 
   Args:
     towers, session: of the program.
@@ -169,10 +170,9 @@ def _find_mixed(fed, num_parts, is_later=False) -> List[str]:
 
 def _find_later(fed, num_parts) -> List[str]:
   """Returns a sentence on what other examples count for only after the first step, if anything."""
-  found, (names, fed.mode) = [], fed.find_later()
-  if names:
-    with contextlib.suppress(LeftOut, tf.errors.OpError):
-      found = _find_mixed(fed, num_parts, is_later=True)
+  found: List[str] = []
+  with fed.grown() as names, contextlib.suppress(LeftOut, tf.errors.OpError):
+    found = names and _find_mixed(fed, num_parts, is_later=True)
   return found and [f'At {", ".join(names[:3])}: {found[0]}', *found[1:]]
 
 
@@ -190,7 +190,8 @@ def _judge_beside(fed, num_parts) -> List[str]:
       few = FedTowers(towers, session, [[*fed.pool, fed.size]], 2, fed.runs_per_epoch)
       return _judge_size(few, num_parts)
   except Exception as error:  # A model may hold its size as a number, or layers of this graph.
-    if few and isinstance(error, (LeftOut, UsageError)):
+    # Of what has been exchanged already, no more needs to be known.
+    if few and isinstance(error, UsageError if is_by_example else (LeftOut, UsageError)):
       raise
     if not is_by_example:
       write_line('No example depends on others of its batch. Whether the loss is their mean, and '

@@ -12,7 +12,7 @@ What is no sum over examples by a setting of its own is made the same on both si
   moments    that no kernel takes: those of the reference's first share, for all
   sums       over all workers, of which no other runs: of that share, for all
 
-No op is added to the graph, and nothing in it is written.
+No op is added to the graph, and its variables end as they were.
 """
 
 import contextlib
@@ -33,6 +33,9 @@ from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
 from towers.tower.drawing.draws import ALIGNED_BLOCKS
 from towers.tower.tower import Tower
 
+# Ops that take a value for what it is on one side of a limit; on few rows it may be on one alone.
+_LIMITS = frozenset(('Greater', 'GreaterEqual', 'Less', 'LessEqual', 'Maximum', 'Minimum', 'Relu'))
+_AXES = range(3)  # Of a value that is compared; features of examples may have more.
 _BLOCK = 4  # The numbers of a block of the generator.
 # Rounding turns a ReLU here or there, with a jump of gradients, or by luck none. A hundred times as
 # large a change turns some wherever rounding may turn one.
@@ -40,14 +43,14 @@ _SHAKE = 1e-5
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _WITH_GRADIENTS = 3  # What a run takes that computes them too, in forward runs.
-_LATER_STEP, _LATER_WEIGHT = 10 ** 6, 0.3
-_MOST_ZEROS = 2 ** 24  # Of a matrix, in place of which random numbers are tried.
+_LATER_STEP, _LATER_WEIGHT, _GROWTH = 10 ** 6, 0.3, 10
+_MOST_ENTRIES = 2 ** 24  # Of a matrix, in place of which others are tried.
 
 Values = Dict[Tuple[str, str], List[Any]]
 """By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('rows',
-metric); ('input', op) and ('returned', tensor) of kernels. Of the first share alone ('penalty', op)
-and ('update', op), all that it assigns. Of all shares together, for each is as large as the
-weights: ('gradient', variable)."""
+metric); ('input', op) and ('returned', tensor) of kernels; ('limited', tensor). Of the first share
+alone ('penalty', op) and ('update', op), all that it assigns. Of all shares together, for each is
+as large as the weights: ('gradient', variable)."""
 
 
 class LeftOut(Exception):
@@ -65,6 +68,7 @@ class FedTowers:
     forward: the ops of the first tower's loss and metrics.
     totals: the sums over all towers in the first one, each with its own part of it.
     kernels: of batch normalisation in it, forward and backward, but those in loops.
+    limited: values of the first tower's forward pass that it compares with limits.
     writes: of the first tower's update ops, those that depend on its batch.
     updates: that may do so, but for those of moving averages, each with what it assigns, and where;
       nothing where it follows another or is in a branch or a loop, and so cannot be fetched.
@@ -133,31 +137,59 @@ class FedTowers:
                      # Keras' layer normalisation takes examples for the channels of one image.
                      and op.outputs[0].shape.as_list()[0] != 1]
     self._returned = [tensor for op in self.kernels for tensor in op.outputs[:3]]
+    taken = sort(find_needed(outputs, by_control=False, within=self.forward))  # No assertions.
+    dead, self.limited = find_dead(taken), []
+    for tensor in (tensor for op in taken if op.type in _LIMITS and op not in dead
+                   for tensor in op.inputs if tensor.op.name.startswith(self.scope)):
+      if tensor.dtype.is_floating and tensor.shape.ndims in _AXES:
+        with contextlib.suppress(LeftOut):
+          peers = [self.find_peer(tensor, index) for index in range(len(towers))]
+          self.limited += peers[:1]
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.forward for tensor in op.outputs)
 
-  def find_later(self) -> Tuple[List[str], Dict[Tensor, np.ndarray]]:
-    """Returns in words, and to feed, what towers may read later, where first values may hide what
-    depends on others: of a step counter, by which a weight grows from 0, and of zeros."""
+  @contextlib.contextmanager
+  def grown(self) -> Iterator[List[str]]:
+    """Gives variables for a while values that they may have later, and yields these in words.
+
+    First values may hide what depends on others: a step counter, by which a weight grows from 0;
+    zeros; and weights of the last layers, with which no output passes a limit yet.
+    """
     step, random = tf.train.get_global_step(self.graph), np.random.RandomState(0)
-    later = {} if step is None else {step.handle.op: (
-        f'global_step = {_LATER_STEP:,}', np.asarray(_LATER_STEP, step.dtype.as_numpy_dtype))}
-    for variable in self.towers[0].variables:
-      if variable.shape.ndims > 1 and variable.shape.num_elements() <= _MOST_ZEROS:
-        with self._unlocked():
-          value = tf.get_static_value(variable.initializer.inputs[1])
-        if value is not None and not np.any(value):
-          later[variable.handle.op] = f'random {variable.op.name}', (
-              _LATER_WEIGHT * random.randn(*value.shape)).astype(value.dtype)
-    reads = sorted((op for op in self.forward if op.type == 'ReadVariableOp'
-                    and op.name.startswith(self.scope) and op.inputs[0].op in later),
-                   key=lambda op: op._id)
-    fed: Dict[Tensor, np.ndarray] = {}
-    for read in reads:
-      for index in range(len(self.towers)):
-        with contextlib.suppress(LeftOut):  # Clones may take what the first tower reads.
-          fed[self.find_peer(read.outputs[0], index)] = later[read.inputs[0].op][1]
-    return list(dict.fromkeys(later[read.inputs[0].op][0] for read in reads)), fed
+    matrices = {variable.handle.op: index for index, variable in enumerate(self.towers[0].variables)
+                if variable.shape.ndims > 1 and variable.shape.num_elements() <= _MOST_ENTRIES}
+    of_batch = self.forward & find_dependents(
+        [tensor.op for tensor in self._tensors[0]], by_control=False)
+    weights = find_dependents(matrices, by_control=False, within=self.forward) - of_batch
+    layers = {op for op in of_batch if any(tensor.op in weights for tensor in op.inputs)}
+    inner = find_needed(tensor.op for op in layers for tensor in op.inputs if tensor.op in of_batch)
+    last = find_needed(
+        (tensor.op for op in layers - inner for tensor in op.inputs), within=weights)
+    later = {}
+    if step is not None and step.handle.op in self.forward:
+      later[step] = f'global_step = {_LATER_STEP:,}', _LATER_STEP
+    for op, index in matrices.items():
+      first, *others = dict.fromkeys(tower.variables[index] for tower in self.towers)
+      with self._unlocked():
+        value = tf.get_static_value(first.initializer.inputs[1])
+      if op in self.forward and value is not None and not np.any(value):
+        later[first] = f'random {first.op.name}', _LATER_WEIGHT * random.randn(*value.shape)
+      elif op in last:
+        value = self.session.run(first)
+        later[first] = (f'up to {_GROWTH} times {first.op.name}',
+                        value * _GROWTH ** np.linspace(1, 0, value.shape[-1], dtype=value.dtype))
+      later.update((other, later[first]) for other in others if first in later)
+    before = self.session.run(list(later))
+    try:
+      self._load(later, (value for _, value in later.values()))
+      yield list(dict.fromkeys(words for words, _ in later.values()))
+    finally:
+      self._load(later, before)
+
+  def _load(self, variables, values):
+    with self._unlocked():
+      for variable, value in zip(variables, values):
+        variable.load(value, self.session)
 
   def check(self) -> None:
     """Raises LeftOut if a run would change the program's state, or cannot be repeated."""
@@ -189,6 +221,8 @@ class FedTowers:
     found.update((('input', op.name), self.find_peer(op.inputs[0], index)) for op in self.kernels)
     found.update((('returned', tensor.name), self.find_peer(tensor, index))
                  for tensor in self._returned)
+    found.update((('limited', tensor.name), self.find_peer(tensor, index))
+                 for tensor in self.limited)
     found.update((('gradient', variable.op.name), gradients[index]) for variable, gradients in zip(
         self.towers[0].variables, self._gradients) if gradients[index] is not None)
     if is_first:

@@ -101,13 +101,13 @@ def _compare(fed, sides, shaken, roots) -> Dict[Tensor, Tuple[float, float]]:
       found = [list(fed.run(side, fetch, given)) for side, given in (
           (sides.reference, ()), (sides.other, fed.given), (sides.reference, [shaken]))]
       for tensor, ours, *others in zip(chunk, *(zip(*side) for side in found)):
-        share, noise = [_find_least_share(Sides(sides.reference, side), (ours, values))
+        share, noise = [find_least_share(Sides(sides.reference, side), (ours, values))
                         for side, values in zip((sides.other, sides.reference), others)]
         gaps[tensor] = share, noise
   return gaps
 
 
-def _find_least_share(sides, values) -> float:
+def find_least_share(sides, values) -> float:
   """Returns by what share values differ, in the way of being the same in which they do least."""
   ways = [[np.sort(np.concatenate([np.ravel(value) for value in side]).astype(np.float64))
            for side in values]]

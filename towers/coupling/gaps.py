@@ -7,16 +7,25 @@ import numpy as np
 
 from towers.coupling.comparison import find_norm, find_share
 from towers.coupling.fed_towers import FedTowers, LeftOut, Values
-from towers.coupling.first_difference import LEAST, NOISE_SHARE, Culprit, describe_culprit
+from towers.coupling.first_difference import (
+  LEAST,
+  NOISE_SHARE,
+  Culprit,
+  describe_culprit,
+  find_least_share,
+)
 from towers.coupling.sides import Sides, list_orders
 from towers.tensorflow_v1 import tf
 
 # The relative differences that rounding makes, of sums and of other values, by `is_half`.
 _ROUNDING = {False: (1e-4, 1e-3), True: (1e-2, 5e-2)}
-_LEAST_GRADIENT = 1e-2  # Of the largest: gradients may cancel.
+# Of the largest gradient: others may cancel, and so may the losses of examples.
+_LEAST_GRADIENT, _LEAST_LOSS = 1e-2, 1e-3
 # What a kind of values is called, in order of what a warning names.
 _NAMES = {'sum': 'The model\'s {}', 'rows': 'The metric {}', 'gradient': 'The gradient of {}',
-          'input': 'The input of {}, batch normalisation,'}
+          'input': 'The input of {}, batch normalisation,',
+          'limited': 'The value {}, which the model compares with a limit,'}
+_NOISY = 'gradient', 'limited'  # Kinds of which the noise of one counts for all.
 
 
 class Gap(NamedTuple):
@@ -51,31 +60,35 @@ def try_out(fed: FedTowers, make_sides: Callable[..., Sides]) -> Tuple[List[Gap]
 
 def _try_sides(fed, sides) -> Tuple[List[Gap], Culprit]:
   reference, other = fed.measure(sides)
-  gaps = find_gaps(fed, reference, other)
+  gaps = find_gaps(fed, reference, other, sides)
   if gaps:
     shaken = fed.shake(sides.reference)
-    noise = _find_shares(reference, fed.compute_reference(sides, [shaken]))
+    noise = _find_shares(reference, fed.compute_reference(sides, [shaken]),
+                         Sides(sides.reference, sides.reference))
     # Where rounding turns a ReLU, the gradients of all layers before it jump.
-    most = max([share for (kind, _), share in noise.items() if kind == 'gradient'], default=0.0)
-    sure = [gap for gap in gaps if NOISE_SHARE * gap.share >= (
-        most if gap.kind == 'gradient' else noise[gap[:2]])]
-    found = sure or [gap for gap in gaps if gap.kind != 'gradient']
-    culprit = locate(fed, sides, shaken, found)
+    most = {kind: max(share for key, share in noise.items() if key[0] == kind)
+            for kind in _NOISY if any(key[0] == kind for key in noise)}
+    sure = [gap for gap in gaps
+            if NOISE_SHARE * gap.share >= most.get(gap.kind, noise[gap[:2]])]
+    found = sure or [gap for gap in gaps if gap.kind not in _NOISY]
+    culprit = locate(fed, sides, shaken, found) if found else Culprit()
     if sure or culprit.text:
       return [gap._replace(goes_by_size=gap.kind == 'sum' and _goes_by_size(
           fed, sides, gap, reference, other)) for gap in found], culprit
     if found:
       raise LeftOut('rounding decides in this model')
-  elif not np.any(reference['sum', 'loss']):
+  elif not any(np.any(getattr(value, 'values', value)) for key, values in reference.items()
+               if key[0] == 'gradient' or key == ('sum', 'loss') for value in values):
     raise LeftOut('the loss of the few rows that were tried is 0')
   return [], Culprit()
 
 
-def find_gaps(fed: FedTowers, reference: Values, other: Values) -> List[Gap]:
+def find_gaps(fed: FedTowers, reference: Values, other: Values,
+              sides: Any = None) -> List[Gap]:
   """Returns what differs by more than rounding alone makes, as a warning names it: what the model
-  returns before others, and the largest first."""
+  returns before others, and the largest first; of values with limits only where sides are given."""
   kinds, (of_sums, of_values) = [*_NAMES, 'penalty', 'update'], _ROUNDING[fed.is_half]
-  gaps = [Gap(*key, share) for key, share in _find_shares(reference, other).items()
+  gaps = [Gap(*key, share) for key, share in _find_shares(reference, other, sides).items()
           if share > (of_sums if key[0] == 'sum' else of_values)]
   return sorted(gaps, key=lambda gap: (kinds.index(gap.kind), -gap.share))
 
@@ -83,6 +96,9 @@ def find_gaps(fed: FedTowers, reference: Values, other: Values) -> List[Gap]:
 def _goes_by_size(fed, sides, gap, reference, other) -> bool:
   """Returns whether a sum is the same if the part of each share is divided, or multiplied, by the
   number of its examples."""
+  rows = np.concatenate([share.rows for share in sides.reference])
+  if len(np.unique(rows)) < len(rows):  # Of copies, counts go by sizes too.
+    return False
   explained = min(_ROUNDING[fed.is_half][0], NOISE_SHARE * gap.share)
   values = [side.get((gap.kind, gap.name), []) for side in (reference, other)]
   totals = [[sum(float(value) * share.num_real ** power for share, value in zip(*side))
@@ -90,15 +106,20 @@ def _goes_by_size(fed, sides, gap, reference, other) -> bool:
   return any(find_share(ours, theirs, 0.0) <= explained for ours, theirs in totals)
 
 
-def _find_shares(reference, other) -> Dict[Tuple[str, str], float]:
+def _find_shares(reference, other, sides) -> Dict[Tuple[str, str], float]:
   """Returns by what share finite values differ between two sides."""
   largest = max([find_norm(_join(kind, values, values)[0])
                  for (kind, _), values in reference.items() if kind == 'gradient'], default=0.0)
-  floors, shares = {'sum': 0.0, 'gradient': _LEAST_GRADIENT * largest}, {}
+  floors, shares = {'sum': 0.0, 'gradient': _LEAST_GRADIENT * largest,
+                    ('sum', 'loss'): _LEAST_LOSS * min(largest, 1.0)}, {}
   for key, values in reference.items():
+    if key[0] == 'limited':
+      share = find_least_share(sides, (values, other[key])) if sides else 0.0
+      shares[key] = share if share < 2 else 0.0  # Parts may be cut to lengths of their own.
+      continue
     ours, theirs = _join(key[0], values, other.get(key, []))
     if key[0] != 'returned' and np.isfinite(ours).all():
-      shares[key] = find_share(theirs, ours, floors.get(key[0], LEAST))
+      shares[key] = find_share(theirs, ours, floors.get(key, floors.get(key[0], LEAST)))
   return shares
 
 

@@ -93,8 +93,9 @@ def _deal(counts, towers, firsts=None) -> List[Share]:
 
 def list_orders(fed: Any, side: Sequence[Share]) -> List[np.ndarray]:
   """Returns orders of the pool in which examples of small losses come first, and so are in one
-  part, those of large ones in another; or of small inputs, as 0. So may those of a label be in one
-  part: the last is the order in which they have come.
+  part, those of large ones in another; or of small inputs, as 0. Copies of two examples make counts
+  of the same ones large. Those of a label may be in one part: the last is the order in which they
+  have come.
 
   A loss of 0 may be a large one that the model leaves out: it comes last.
   """
@@ -106,4 +107,6 @@ def list_orders(fed: Any, side: Sequence[Share]) -> List[np.ndarray]:
     numeric = [value for value in fed.pool if value.size and value.dtype.kind in 'biuf']
     keys = [value.reshape([fed.size, -1]).sum(1)
             for value in sorted(numeric, key=np.size)[:_MOST_KEYS]]
-  return [*(np.argsort(key, kind='stable') for key in keys), np.arange(fed.size)]
+  orders = [np.argsort(key, kind='stable') for key in keys] or [np.arange(fed.size)]
+  copies = np.resize(np.repeat(orders[0][[0, -1]], 2), fed.size)
+  return [*orders, copies, np.arange(fed.size)]
