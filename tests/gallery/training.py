@@ -41,7 +41,7 @@ def largest_difference(one: Trained, other: Trained) -> float:
   pairs = [(one.losses, other.losses)] + [
       (value, other.weights[name]) for name, value in one.weights.items()]
   return max(float(np.max(np.abs(np.subtract(right, left))) / max(1, np.max(np.abs(left))))
-             for left, right in pairs)
+             for left, right in pairs if np.size(left))
 
 
 def check(name: str) -> CheckReport:

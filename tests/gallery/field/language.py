@@ -3,6 +3,7 @@
 A function imports the repository, and returns the model function.
 """
 
+import functools
 import json
 import logging
 import tempfile
@@ -53,6 +54,7 @@ SUMMARIES = dict(
 READER = dict(char_limit=4, hidden=5, char_dim=3, char_hidden=4, use_cudnn=False, keep_prob=0.7,
               ptr_keep_prob=0.7, grad_clip=5.)
 READER_TABLES = [np.float32(np.random.RandomState(1).randn(WORDS, size)) for size in (6, 3)]
+TENSOR2TENSOR = dict(hidden_size=8, filter_size=16, num_heads=2)
 PTB = dict(num_steps=8, hidden_size=6, vocab_size=16, num_layers=1, keep_prob=0.8)
 
 
@@ -264,3 +266,21 @@ def memory_optimizer():
     made = [(net.zero_nil_slot(grad), weight) for grad, weight in made]
     return tf.train.GradientDescentOptimizer(0.1).apply_gradients(made)
   return update
+
+
+def tensor2tensor():
+  net, problems = load('tensor2tensor', 'tensor2tensor.models.transformer',
+                       'tensor2tensor.data_generators.problem_hparams',
+                       without=('tensor2tensor.envs', 'tensor2tensor.models.research.rl'))
+  hparams = net.transformer_tiny().override_from_dict(TENSOR2TENSOR)
+  problem = problems.test_problem_hparams(WORDS, WORDS, hparams)
+  layers = net.common_layers
+  layers.padded_cross_entropy = functools.partial(layers.padded_cross_entropy, reduce_sum=False)
+
+  def model(batch, is_training):
+    mode = tf.estimator.ModeKeys.TRAIN if is_training else tf.estimator.ModeKeys.EVAL
+    source, target = (words[:, :, None, None] for words in batch)
+    _, losses = net.Transformer(hparams, mode, problem)(
+        dict(inputs=source, targets=target, target_space_id=tf.constant(1)))
+    return towers.Weighted(losses['training'], tf.not_equal(target, 0))
+  return model

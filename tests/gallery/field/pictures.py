@@ -1,5 +1,7 @@
 """The glue of repositories that draw, paint, segment, detect, and learn tasks from few pictures."""
 
+import functools
+import tempfile
 import types
 from unittest import mock
 
@@ -25,6 +27,8 @@ DARKNET = '\n'.join((
     'coords=4', 'num=2', 'object_scale=5', 'noobject_scale=1', 'class_scale=1', 'coord_scale=1'))
 FLAGS = dict(pbLoad='', binary='', load='', threshold=-0.1, verbalise=False, keep=1, gpu=0.,
              summary='', train=True, trainer='rmsprop', lr=1e-5)
+SIMCLR = dict(use_tpu=False, image_size=32, train_batch_size=9, train_summary_steps=0,
+              proj_out_dim=8, model_dir=tempfile.gettempdir())
 
 
 def maml():
@@ -113,4 +117,30 @@ def style():
     grams = sum(tf.reduce_mean((gram - each) ** 2, [1, 2]) for gram, each in zip(found, style))
     losses = 7.5 * tf.reduce_mean((content - wanted) ** 2, [1, 2, 3]) + 100 * grams
     return losses + 200 * tf.image.total_variation(painted) / (16 * 15 * 3)
+  return model
+
+
+@functools.lru_cache(maxsize=None)
+def load_simclr():
+  net, objective, resnet, *others = load(
+      'simclr', 'model', 'objective', 'resnet', 'model_util', 'run')
+  for module in (net, resnet, *others):
+    vars(module.FLAGS).update(SIMCLR)
+  convolution = resnet.conv2d_fixed_padding
+  resnet.conv2d_fixed_padding = lambda filters, **named: convolution(
+      filters=filters // 16, **named)
+  return net, resnet, objective, objective.add_contrastive_loss
+
+
+def simclr():
+  net, resnet, objective, loss = load_simclr()
+  objective.add_contrastive_loss = lambda hidden, **named: loss(tf.concat(
+      [towers.all_rows(half) for half in tf.split(hidden, 2)], 0), **named)
+  model_fn = net.build_model_fn(resnet.resnet_v1(18, 1), 3, 24)
+
+  def model(batch, is_training):
+    labels = {'labels': tf.one_hot(batch[1], 3), 'mask': tf.ones_like(batch[1])}
+    mode = tf.estimator.ModeKeys.TRAIN if is_training else tf.estimator.ModeKeys.EVAL
+    model_fn(batch[0], labels, mode, {'batch_size': tf.shape(batch[0])[0]})
+    return tf.add_n(tf.losses.get_losses(tf.get_default_graph().get_name_scope()))
   return model

@@ -243,6 +243,19 @@ def detections() -> Tuple[Any, ...]:
       name: value.astype(np.float32) for name, value in wanted.items()}
 
 
+def padded_pairs() -> Tuple[np.ndarray, ...]:
+  """Sentences and their translations, which end in zeros."""
+  return tuple(
+      (1 + draw('integers', length, below=WORDS - 1)) * np.int32(
+          np.arange(length) < 1 + draw('integers', below=length)[:, None]) for length in (6, 5))
+
+
+def games() -> Tuple[np.ndarray, ...]:
+  """Screens, actions, rewards, the next screens, and whether it ends."""
+  return (draw('uniform', 36, 36, 4), draw('integers', below=3).astype(np.int64), draw('normal'),
+          draw('uniform', 36, 36, 4, below=3), np.float32(draw('integers', below=4) == 0))
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -403,4 +416,16 @@ REPOSITORIES: Dict[str, Repository] = {
         'affinelayer/pix2pix-tensorflow', signals.pix2pix,
         lambda: (draw('uniform', 256, 256, 3, examples=8),
                  draw('uniform', 256, 256, 3, examples=8)),
-        'two optimizers inside, batch norm of tf.layers', 3, SYNC, smooth_adam)}
+        'two optimizers inside, batch norm of tf.layers', 3, SYNC, smooth_adam),
+    'gcn': Repository(
+        'tkipf/gcn', tables.gcn, lambda: (np.arange(NUM_EXAMPLES, dtype=np.int32),),
+        'draws of the whole graph'),
+    'dqn': Repository('devsisters/DQN-tensorflow', tables.dqn, games,
+                      'placeholders, a session, a network that follows another',
+                      optimizer=smooth_adam),
+    'simclr': Repository(
+        'google-research/simclr', pictures.simclr,
+        lambda: (draw('uniform', 32, 32, 6), labels()), 'negatives of the batch', settings=SYNC,
+        optimizer=lambda: tf.train.GradientDescentOptimizer(1e-5)),
+    'tensor2tensor': Repository('tensorflow/tensor2tensor', language.tensor2tensor, padded_pairs,
+                                'draws of what is no padding')}

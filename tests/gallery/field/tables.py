@@ -1,12 +1,15 @@
 """The glue of repositories with models of tables and graphs."""
 
+import contextlib
+import functools
+import tempfile
 import types
 from unittest import mock
 
 import numpy as np
 
 import towers
-from tests.gallery.field.repositories import load
+from tests.gallery.field.repositories import load, within
 from towers.tensorflow_v1 import tf
 
 FEATURES, NODES, CLASSES = 20, 30, 4
@@ -19,6 +22,11 @@ SASREC = types.SimpleNamespace(maxlen=VISITS, hidden_units=6, l2_emb=0., dropout
 _random = np.random.RandomState(3)
 ADJACENCY = _random.randint(NODES, size=(NODES, 5)).astype(np.int32)
 NODE_FEATURES = _random.randn(NODES, 6).astype(np.float32)
+KINDS = np.eye(CLASSES, dtype=np.float32)[_random.randint(CLASSES, size=NODES)]
+GCN = types.SimpleNamespace(learning_rate=0.01, weight_decay=5e-4, hidden1=8)
+EDGES = np.argwhere(_random.rand(NODES, NODES) < 0.1)
+GAME = dict(env_name='game', env_type='simple', screen_width=36, screen_height=36,
+            cnn_format='NHWC', dueling=True)
 
 
 def deepfm():
@@ -76,4 +84,44 @@ def sasrec():
     return towers.fed({made.u: users, made.input_seq: items, made.pos: seen, made.neg: unseen,
                        made.is_training: is_training},
                       towers.Weighted(tf.reshape(losses, tf.shape(seen)), weights))
+  return model
+
+
+def gcn():
+  net, layers = load('gcn', 'gcn.models', 'gcn.layers')
+  net.FLAGS = GCN
+
+  def model(batch, is_training):
+    layers._LAYER_UIDS.clear()
+    [nodes] = batch
+    features = layers.tf.contrib.layers.dense_to_sparse(tf.constant(NODE_FEATURES))
+    ones = tf.ones([len(EDGES)])
+    made = net.GCN(dict(
+        features=features, support=[tf.SparseTensor(EDGES, ones / 3, [NODES, NODES])],
+        labels=tf.constant(KINDS), labels_mask=tf.scatter_nd(
+            nodes[:, None], tf.ones_like(nodes), [NODES]),
+        dropout=0.5 if is_training else 0., num_features_nonzero=[NODE_FEATURES.size]), 6)
+    return made.loss
+  return model
+
+
+def dqn():
+  net, config = load('DQN-tensorflow', 'dqn.agent', 'config')
+  net.reduce, net.xrange = functools.reduce, range  # It is of Python 2.
+  for name, value in GAME.items():
+    setattr(config.M1, name, value)
+
+  def model(batch, is_training):
+    seen, actions, rewards, then, ended = batch
+    made = object.__new__(net.Agent)
+    with tf.Session() as session, within(tempfile.mkdtemp()), contextlib.suppress(TypeError), \
+        tf.variable_scope(tf.get_variable_scope(), custom_getter=lambda get, name, *args, **named:
+                          get(name, *args, **dict(named, trainable='target' not in name))):
+      made.__init__(config.M1, types.SimpleNamespace(action_size=3), session)
+    for name, value in made.t_w.items():
+      copied = tf.where(tf.train.get_or_create_global_step() % 2 > 0, value, made.w[name])
+      tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, value.assign(copied))
+    best = towers.fed({made.target_s_t: then}, tf.reduce_max(made.target_q, 1))
+    goal = tf.stop_gradient(rewards + made.discount * (1 - ended) * best)
+    return towers.fed({made.s_t: seen, made.action: actions, made.target_q_t: goal}, made.loss)
   return model
