@@ -273,7 +273,7 @@ class TrainingGraph:
     self._groups = build_groups(
         given.optimizer, self.learning_rate,
         [variable.op.name for variable in tf.trainable_variables()],
-        rate_factors=given.rate_factors)
+        rate_factors=given.rate_factors, weight_decay=given.weight_decay)
     self.averages = None
     if given.average_weights is not None:
       self.averages = build_averages(given.average_weights)

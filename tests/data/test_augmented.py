@@ -128,6 +128,8 @@ def test_draws_are_of_their_kind_and_others_for_each_call_function_and_epoch():
   def more(example, draws):
     return (*example[:2], example[2] - draws.normal([2]), example[3])
 
+  with pytest.raises(towers.UsageError, match='draws.crop got the size .*: give two numbers'):
+    draws.crop(tf.zeros([4000, 8, 8, 3]), tf.constant([5, 5]))
   # Were both the same, the second would take off what the first has drawn.
   twice = towers.augmented(towers.augmented(of_arrays(None), augment), more)
   assert len(set(train(twice, num_towers=1))) == 6

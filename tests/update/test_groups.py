@@ -10,6 +10,7 @@ import towers
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.cli.flags import parse_flags
+from towers.optimizers.adamw import AdamWOptimizer
 from towers.placement.patterns import parse_pairs
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf
@@ -146,6 +147,8 @@ def sgd(rate):
     (dict(optimizer=sgd, rate_factors={'hidden': -1.0}), 'rate_factors has -1.0 for hidden'),
     (dict(optimizer=tf.train.GradientDescentOptimizer(0.1), learning_rate=None,
           rate_factors={'logits': 2.0}), 'rate_factors has 2 for logits/weights, whose optimizer'),
+    (dict(optimizer=AdamWOptimizer, weight_decay=0.1),
+     'weight_decay=0.1 would be added to the gradients beside the 0.01 of AdamWOptimizer: leave'),
     (dict(optimizer=sgd, rate_factors='hidden=0.1'), "rate_factors is 'hidden=0.1': write"),
     (dict(optimizer=towers.Every(0, sgd)), 'towers.Every got 0 steps: give a whole number'),
     (dict(optimizer=towers.Every(3, sgd, turns=[0, 2])),

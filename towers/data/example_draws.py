@@ -85,7 +85,10 @@ class Draws:
 
   def crop(self, image: Any, size: Sequence[int]) -> Any:
     """Returns a random part of `size`, height and width, of `[height, width, channels]`."""
-    height, width = size
+    if not isinstance(size, (list, tuple, np.ndarray)) or len(size) not in (2, 3):
+      raise UsageError(f'draws.crop got the size {size!r}: give two numbers, as '
+                       'draws.crop(image, [32, 32]).')
+    height, width = size[:2]  # As tf.image.random_crop, whose size has the channels too.
     shape = tf.shape(image)
     axis = 0 if self._is_one else 1
     y = self.integer(0, shape[axis] - height + 1)

@@ -66,14 +66,16 @@ class Group(NamedTuple):
 
 
 def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
-                 rate_factors: Optional[Mapping[str, float]] = None) -> List[Group]:
+                 rate_factors: Optional[Mapping[str, float]] = None,
+                 weight_decay: float = 0.0) -> List[Group]:
   """Returns the groups of the trainable variables of these names.
 
   The rate, times a factor by pattern, is for optimizers that are functions of it.
 
   Raises:
     UsageError: a pattern that matches nothing, a variable that several match or, of the
-      optimizers', none; or a factor of a rate that is the optimizer's own.
+      optimizers', none; a factor of a rate that is the optimizer's own; or `weight_decay` beside
+      that of an optimizer.
   """
   given = rate_factors or {}
   if not isinstance(given, Mapping):
@@ -101,6 +103,12 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
     if key not in found:
       made = _make(optimizer, factor, rates, name)
       check_own_gradients(made)
+      own = getattr(made, '_weight_decay', None)
+      if weight_decay and isinstance(own, numbers.Real) and own:
+        kind = type(made).__name__
+        raise UsageError(f'weight_decay={weight_decay:g} would be added to the gradients beside '
+                         f'the {own:g} of {kind}: leave weight_decay out, and write optimizer='
+                         f'lambda rate: {kind}(rate, weight_decay={weight_decay:g}).')
       if any(group.optimizer is made for group in found.values()):
         raise UsageError('optimizer has one object for groups that act in different steps, and '
                          'its own numbers would move in both: make an optimizer for each.')
