@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -97,8 +98,8 @@ def contrast(logits, labels):
 
 
 def xy(n=22, **others):
-  return lambda: towers.from_arrays(dict(x=small.random_examples(n).arrays[0][:, :5],
-                                         y=small.random_examples(n).arrays[1], **others))
+  features, labels = small.random_examples(n).arrays
+  return lambda: towers.from_arrays(dict(dict(x=features[:, :5], y=labels), **others))
 
 
 @pytest.mark.nightly(but=['2-False-normed-sync-ce', '1-True-normed_by_kernels-mean-contrast',
@@ -596,6 +597,23 @@ def test_a_batch_size_in_the_model_is_told_before_a_smaller_batch_fails(size, op
   assert ('last_batch=drop, carry or pad' in told) == (op == 'Reshape')
 
 
+@pytest.mark.nightly(but=['mean-28', 'each-28'])
+@pytest.mark.parametrize('size', [22, 28])
+@pytest.mark.parametrize('kind, message', [
+    ('mean', 'At 1 beside 0 in component y: The model\'s (loss|rare)'),
+    ('sum', 'At 1 beside 0 in component y: The model\'s rare, .* is no mean over'),
+    ('each', '')], ids=['mean', 'sum', 'each'])
+def test_labels_that_the_first_batch_does_not_have_are_tried(kind, message, size, caplog):
+  def model(batch, is_training):
+    losses, rare = ce(dense(batch['x'], 4, 'd'), batch['y']), tf.cast(batch['y'], tf.float32)
+    return {'all': losses, 'rare': dict(
+        mean=tf.reduce_sum(losses * rare) / tf.maximum(tf.reduce_sum(rare), 1.0),
+        sum=tf.reduce_sum(losses * rare), each=losses * rare)[kind]}
+
+  found = judge(model, xy(size, y=np.zeros(size, np.int32)), caplog)
+  assert len(found) == bool(message) and re.search(message, ''.join(found))
+
+
 def sure_ones(b, is_training, whose=lambda own, sure: tf.reduce_sum(own) / tf.maximum(
     tf.reduce_sum(sure), 1.0)):
   z = dense(b['x'], 4, 'd')
@@ -627,6 +645,12 @@ def weighed_by_count(b, is_training):
   return ce(dense(b['x'], 4, 'd'), b['y']) / tf.cast(tf.gather(counts, place), tf.float32)
 
 
+def growing_sum(b, is_training):
+  share = tf.minimum(tf.cast(tf.train.get_or_create_global_step(), tf.float32) / 20, 1)
+  return tf.reduce_mean(ce(dense(b['x'], 4, 'd'), b['y'])) + share * tf.reduce_sum(
+      ce(dense(b['x'], 4, 'e'), b['y']))
+
+
 def cancelling(b, is_training):
   z = dense(tf.tile(b['x'][:, None], [1, 5, 1]) * tf.reshape(b['x'], [-1, 5, 1]), 3, 'd')
   gain = tf.stop_gradient(tf.reduce_sum(z, 2))
@@ -636,13 +660,14 @@ def cancelling(b, is_training):
       tf.exp(p - tf.stop_gradient(p)) * (gain - mean) * tf.rsqrt(variance + 1e-6), 1)
 
 
-@pytest.mark.nightly(but=['22-2-sure_ones', '28-2-full_experts', '22-2-cancelling'])
+@pytest.mark.nightly(but=[
+    '22-2-sure_ones', '28-2-full_experts', '28-2-growing_sum', '22-2-cancelling'])
 @pytest.mark.parametrize('model, is_named', [
     (sure_ones, True), (table_of_zeros, True), (full_experts, True), (kept_by_mean_loss, True),
-    (weighed_by_count, True), (cancelling, False),
+    (weighed_by_count, True), (growing_sum, True), (cancelling, False),
     (functools.partial(sure_ones, whose=lambda own, sure: own), False)],
     ids=['sure_ones', 'table_of_zeros', 'full_experts', 'kept_by_mean_loss', 'weighed_by_count',
-         'cancelling', 'each_sure_one'])
+         'growing_sum', 'cancelling', 'each_sure_one'])
 @pytest.mark.parametrize('num_towers', [1, 2])
 @pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
 def test_what_few_rows_hide_at_first_is_named(size, num_towers, model, is_named, caplog, capsys,

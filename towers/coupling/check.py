@@ -140,7 +140,8 @@ def find_coupling(towers: Sequence[Tower], session: Any, rows: Sequence[Any], *,
         check_filler(fed)
       if num_parts > 1:
         fed.check()
-        return _find_mixed(fed, num_parts) or _find_later(fed, num_parts)
+        return _find_mixed(fed, num_parts) or _judge_later(
+            fed, lambda: _find_mixed(fed, num_parts, is_later=True))
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
@@ -162,24 +163,31 @@ def _find_mixed(fed, num_parts, is_later=False) -> List[str]:
       if gap.goes_by_size:
         raise UsageError(_describe_size(fed, gap, num_parts))
     found = _describe(fed, gaps, culprit)
-    if not (found or is_later):  # Beside, variables have their first values.
+    if not (found or is_later):  # Beside, what may come later is tried too.
       found = _judge_beside(fed, num_parts)
   # On a few rows it may assign the same by chance, as where no reward comes.
   return found or _describe_updates(write for write, _ in fed.updates if write in fed.writes)
 
 
-def _find_later(fed, num_parts) -> List[str]:
-  """Returns a sentence on what other examples count for only after the first step, if anything."""
-  found: List[str] = []
-  with fed.grown() as names, contextlib.suppress(LeftOut, tf.errors.OpError):
-    found = names and _find_mixed(fed, num_parts, is_later=True)
-  return found and [f'At {", ".join(names[:3])}: {found[0]}', *found[1:]]
+def _judge_later(fed, judge) -> List[str]:
+  """Returns a sentence on what `judge` finds only after the first step, or with labels that the
+  first batch does not have; what it would refuse too, for these are guesses."""
+  for changed in (fed.grown, fed.labelled):
+    with changed() as names, contextlib.suppress(LeftOut, tf.errors.OpError):
+      try:
+        found = names and judge()
+      except UsageError as error:
+        found = [str(error)]
+      if found:
+        return [f'At {", ".join(names[:3])}: {found[0]}', *found[1:]]
+  return []
 
 
 def _judge_beside(fed, num_parts) -> List[str]:
   """Calls a model whose batches have one static size on others, as `_judge_size` needs them."""
   seconds = len(_SIZES) * len(fed.forward) * _OP_SECONDS
-  is_by_example = all(map(_is_by_example, fed.towers[0].sums.values()))
+  is_by_example = all(_is_by_example(total) for total in fed.towers[0].sums.values()
+                      if total.op.type != 'AddN')  # Of several losses.
   if is_by_example and seconds > _SHORT_SECONDS:
     return []
   fed.check_price('calling the model twice more', seconds)
@@ -188,7 +196,8 @@ def _judge_beside(fed, num_parts) -> List[str]:
     with opened_scratch(fed.towers[0], _SIZES) as (towers, session):
       # Sums over all towers are here as they are where there are others.
       few = FedTowers(towers, session, [[*fed.pool, fed.size]], 2, fed.runs_per_epoch)
-      return _judge_size(few, num_parts)
+      return _judge_size(few, num_parts) or _judge_later(
+          few, lambda: _judge_size(few, num_parts))
   except Exception as error:  # A model may hold its size as a number, or layers of this graph.
     # Of what has been exchanged already, no more needs to be known.
     if few and isinstance(error, UsageError if is_by_example else (LeftOut, UsageError)):

@@ -23,6 +23,7 @@ import numpy as np
 
 from towers.coupling.comparison import shake
 from towers.coupling.sides import Share, Sides
+from towers.data.composite import find_paths
 from towers.graph.walk import find_dead, find_dependents, find_loops, find_needed, list_ops, sort
 from towers.graph.writes import find_step_writes
 from towers.placement.randomness import find_draws, is_random
@@ -45,6 +46,7 @@ _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _WITH_GRADIENTS = 3  # What a run takes that computes them too, in forward runs.
 _LATER_STEP, _LATER_WEIGHT, _GROWTH = 10 ** 6, 0.3, 10
 _MOST_ENTRIES = 2 ** 24  # Of a matrix, in place of which others are tried.
+_MOST_LABELS = 16  # Of an example, in place of which others are tried.
 
 Values = Dict[Tuple[str, str], List[Any]]
 """By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('rows',
@@ -185,6 +187,24 @@ class FedTowers:
       yield list(dict.fromkeys(words for words, _ in later.values()))
     finally:
       self._load(later, before)
+
+  @contextlib.contextmanager
+  def labelled(self) -> Iterator[List[str]]:
+    """Gives every third example, for a while, another label where all of the pool have the same,
+    and yields these in words: what only rare ones count for is not in a first batch."""
+    before, names = self.pool, []
+    self.pool = list(before)
+    for index, (value, path) in enumerate(zip(before, find_paths(self.towers[0].batch.tensors))):
+      if value.dtype.kind in 'biuf' and 0 < value.size <= _MOST_LABELS * self.size and (
+          value == value.flat[0]).all():
+        other = (value == 0 if value.flat[0] in (0, 1) else value - 1).astype(value.dtype)
+        self.pool[index] = np.where(np.arange(self.size).reshape(
+            [-1] + [1] * (value.ndim - 1)) % 3 > 0, value, other)
+        names.append(f'{other.flat[0]} beside {value.flat[0]} in component {path}')
+    try:
+      yield names
+    finally:
+      self.pool = before
 
   def _load(self, variables, values):
     with self._unlocked():

@@ -31,8 +31,8 @@ from towers.process.threads import Threads
 _THREADS = 16
 # Records in a row that cannot be parsed, at the start of a split.
 _MOST_TRIED = 20
-_FIX = ('pad or resize it in parse, crop it at random where towers.augmented decodes it, or give the '
-        'split to towers.padded')
+_FIX = ('pad or resize it in parse, crop it at random where towers.augmented decodes it, or give '
+        'the split to towers.padded')
 
 
 def from_tfrecords(paths: Union[str, 'os.PathLike[str]', Sequence[Any]],
