@@ -428,4 +428,4 @@ REPOSITORIES: Dict[str, Repository] = {
         lambda: (draw('uniform', 32, 32, 6), labels()), 'negatives of the batch', settings=SYNC,
         optimizer=lambda: tf.train.GradientDescentOptimizer(1e-5)),
     'tensor2tensor': Repository('tensorflow/tensor2tensor', language.tensor2tensor, padded_pairs,
-                                'draws of what is no padding')}
+                                'draws of what is no padding', optimizer=smooth_adam)}
