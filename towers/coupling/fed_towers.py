@@ -75,7 +75,7 @@ class FedTowers:
     updates: that may do so, but for those of moving averages, each with what it assigns, and where;
       nothing where it follows another or is in a branch or a loop, and so cannot be fetched.
     given: what is fed to each share of the other side beside its rows, once measured.
-    mode: what every run is fed with too, as the switch of validation, or what is read later.
+    mode: what every run is fed with too, as the switch of validation.
     runs_per_epoch: as for `check_towers`: with it no run begins that would take longer than may be.
   """
 

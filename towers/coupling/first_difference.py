@@ -107,7 +107,7 @@ def _compare(fed, sides, shaken, roots) -> Dict[Tensor, Tuple[float, float]]:
   return gaps
 
 
-def find_least_share(sides, values) -> float:
+def find_least_share(sides: Sides, values: Iterable[Any]) -> float:
   """Returns by what share values differ, in the way of being the same in which they do least."""
   ways = [[np.sort(np.concatenate([np.ravel(value) for value in side]).astype(np.float64))
            for side in values]]
