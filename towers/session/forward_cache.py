@@ -47,7 +47,8 @@ class ForwardCache:
             functools.partial(
                 Forward, compute, rows.template, devices=program.devices, is_model=is_model,
                 batch_size=program.plan.batch_size, seed=program.given.seed,
-                variables=program.given.variables, precision=program.given.precision),
+                variables=program.given.variables, precision=program.given.precision,
+                batch_norm=program.given.batch_norm),
             [tower.batch.num_rows for tower in program.towers])
       else:
         self._kept.remove(kept)

@@ -54,7 +54,7 @@ _MOST_ROUNDED = 1e-3
 
 def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
              num_towers: Optional[int] = None, device: str = 'auto', precision: str = 'float32',
-             best: bool = True, best_metric: Optional[str] = None,
+             batch_norm: str = 'first', best: bool = True, best_metric: Optional[str] = None,
              seed: int = 0) -> Dict[str, float]:
   """Returns the mean of 'loss' and of each metric of a run's model over examples.
 
@@ -66,7 +66,7 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
     examples: as for `Session.evaluate`.
     batch_size: rows at a time, over all towers; with the run's own, and its seed, a model that
       draws random numbers draws those of its validation.
-    num_towers, device, precision, seed: see `towers.Program`.
+    num_towers, device, precision, batch_norm, seed: see `towers.Program`.
     best: whether to take the weights of the best validation, and not the newest.
     best_metric: of the validations; None for that of the run.
 
@@ -81,7 +81,7 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
     devices = build_devices(num_towers, device)
     measured = open_for_any(functools.partial(
         Forward, model, rows.template, devices=devices, is_model=True, precision=precision,
-        seed=seed, batch_size=batch_size),
+        batch_norm=batch_norm, seed=seed, batch_size=batch_size),
                              [-(-batch_size // len(devices.names))])
     with contextlib.closing(measured):
       measured.restore(path)
@@ -98,7 +98,7 @@ class Forward:
 
   def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
                is_model: bool, batch_size: int, seed: int, variables: str = 'host',
-               precision: str = 'float32', num_rows: Optional[int] = None, is_filled: bool = True):
+               precision: str = 'float32', batch_norm: str = 'first', num_rows: Optional[int] = None, is_filled: bool = True):
     """Builds it, with variables of any values.
 
     Args:
@@ -108,7 +108,7 @@ class Forward:
       is_model: which of the two it is.
       batch_size: of a global batch, into which the rows of a pass fall, in whatever batches they
         come: what is drawn for a row depends on its place there.
-      devices, seed, variables, precision: as for the program.
+      devices, seed, variables, precision, batch_norm: as for the program.
       num_rows: of each tower in each run, for a net that needs a number; None for any.
       is_filled: whether rows that do not count fill up such a run.
     """
@@ -132,7 +132,7 @@ class Forward:
       with tf.device(HOST):
         begin, shift = (tf.placeholder(tf.int64, [], name) for name in ('begin', 'shift'))
       draws = begin_draws(store.seed, lambda: begin, lambda: shift)
-      whole = join_batches(self._batches)
+      whole = join_batches(self._batches, batch_norm=batch_norm)
       call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
         towers = [build_forward(call, batch, record_tower(device), index=index)

@@ -26,8 +26,8 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
   """
   store = call.store
   with tf.device(recording.place), tf.name_scope(f'tower_{index}') as scope, joining(
-      batch, num_towers=call.global_batch.num_towers, joins_norms=call.joins_norms,
-      scope=scope):
+      batch, num_towers=call.global_batch.num_towers,
+      joins_norms=call.global_batch.joins_norms, scope=scope):
     sums = sum_returned(
         call.compute(batch.tensors, index=index, scope=scope, instead=instead), batch)
     loss = sums.values['loss'] / call.global_batch.divisor
@@ -49,7 +49,7 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
       recording.take(op)
   recording.take_stacks()
   _check(tower, ops, index, store)
-  if call.joins_norms and index == 0:
+  if call.global_batch.joins_norms and index == 0:
     check_joined(tower)
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch,
                    call_in_scratch=tower.call_in_scratch)

@@ -23,6 +23,7 @@ class GlobalBatch(NamedTuple):
     num_towers: of all workers.
     num_micro_batches: of a full step.
     micro_batch: the number of this one in its step, a scalar int64 tensor; None for only one.
+    joins_norms: whether layers of batch normalisation take sums of all towers.
   """
   batches: List[Batch]
   num_examples: Union[int, Tensor]
@@ -30,14 +31,16 @@ class GlobalBatch(NamedTuple):
   num_towers: int
   num_micro_batches: int = 1
   micro_batch: Optional[Tensor] = None
+  joins_norms: bool = False
 
 
 def join_batches(batches: Sequence[Batch], *, num_workers: int = 1, accumulate: int = 1,
-                 micro_batch: Optional[Tensor] = None) -> GlobalBatch:
+                 micro_batch: Optional[Tensor] = None, batch_norm: str = 'first') -> GlobalBatch:
   """Returns the global batch of this worker's towers; a step has `accumulate` micro-batches, of
   which a `micro_batch` that does not train has a number of its own.
   """
   batches, num_towers = list(batches), len(batches) * num_workers
+  joins_norms = batch_norm == 'sync' and num_towers > 1
   if accumulate > 1:
     with tf.device(HOST), tf.name_scope('run/'):
       micro_batch = get_micro_batch_in_step().read_value()
@@ -47,11 +50,11 @@ def join_batches(batches: Sequence[Batch], *, num_workers: int = 1, accumulate: 
   counts = [batch.num_examples for batch in batches]
   if all(batch.is_static for batch in batches):
     return GlobalBatch(batches, sum(counts), float(sum(counts)), num_towers, accumulate,
-                       micro_batch)
+                       micro_batch, joins_norms)
   with tf.device(HOST), tf.name_scope('count_examples'):
     total: Any = add_all(counts)
     divisor = tf.cast(tf.maximum(total, 1), tf.float32)
-  return GlobalBatch(batches, total, divisor, num_towers, accumulate, micro_batch)
+  return GlobalBatch(batches, total, divisor, num_towers, accumulate, micro_batch, joins_norms)
 
 
 def check_numbers(batches: Sequence[Batch], devices: Sequence[str], store: VariableStore) -> None:

@@ -39,7 +39,6 @@ class ModelCall(NamedTuple):
     draws: what its random ops depend on.
     is_training: for the model: a bool, or a scalar bool tensor where towers also validate.
     precision: for towers that compute in half precision, or None.
-    joins_norms: whether its layers of batch normalisation take sums of all towers.
     postpones: whether writes that the loss waits for are left to the end of the step.
   """
   model: Model
@@ -48,7 +47,6 @@ class ModelCall(NamedTuple):
   draws: Draws
   is_training: Union[bool, Tensor] = False
   precision: Optional[Precision] = None
-  joins_norms: bool = False
   postpones: bool = True
 
   def compute(self, tensors: Any, *, index: int, scope: str,

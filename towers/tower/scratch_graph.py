@@ -70,7 +70,7 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
         batch = batch._replace(row_offset=build_row_offsets([batch])[0])
         before = len(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
         with tf.name_scope(scope[:-1]) as own, joining(
-            batch, num_towers=2, joins_norms=call.joins_norms, scope=own):
+            batch, num_towers=2, joins_norms=call.global_batch.joins_norms, scope=own):
           returned = call.compute(batch.tensors, index=index, scope=own)
         calls.append(ScratchCall(own, batch, returned,
                                  tf.get_collection(tf.GraphKeys.UPDATE_OPS)[before:]))

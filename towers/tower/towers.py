@@ -62,11 +62,10 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   global_batch.check_numbers(batches, devices, store)
   check_choice('batch_norm', batch_norm, BATCH_NORMS)
   joined = global_batch.join_batches(
-      batches, accumulate=accumulate, num_workers=workers.num_workers)
+      batches, accumulate=accumulate, num_workers=workers.num_workers, batch_norm=batch_norm)
   draws = begin_draws(
       store.seed, read_shift=None if isinstance(is_training, bool) else read_pass_shift)
-  call = ModelCall(model, store, joined, draws, is_training, precision,
-                   joins_norms=batch_norm == 'sync' and joined.num_towers > 1)
+  call = ModelCall(model, store, joined, draws, is_training, precision)
   cloner = Cloner(build, store, joined.batches, left_out=() if needs_all_moments(
       batch_norm, joined) else (BATCH_MOMENTS,))
 

@@ -248,6 +248,35 @@ def test_towers_are_the_one_on_which_nothing_is_replaced(layer, settings, monkey
   assert any('moving' in name.lower() for name in expected[1])
 
 
+def by_the_batch(in_python):
+  """A model that takes the batch's moments in validation too."""
+  def model(batch, is_training):
+    return normed(lambda x, _: by_layers()(x, True))(batch, bool(in_python and is_training))
+  return model
+
+
+def measure(model, folder, **settings):
+  """Returns what a run measures of a split in three ways."""
+  split = small.random_examples(11, 'validation', seed=1)
+  with small.program(model, validation=split, **settings).session() as session:
+    session.train()
+    session.save(folder)
+    found = [session.validate(), session.evaluate(split)]
+  beside = {name: settings[name] for name in ('num_towers', 'batch_norm')}
+  found.append(towers.evaluate(folder, model, split, batch_size=8, device='cpu', best=False,
+                               **beside))
+  return [measured['loss'] for measured in found]
+
+
+@pytest.mark.parametrize('settings', [{}, dict(validation_tower=True)], ids=['switch', 'tower'])
+@pytest.mark.parametrize('in_python', [False, True], ids=['tensor', 'python'])
+def test_what_is_measured_by_moments_of_the_batch_is_joined(in_python, settings, tmp_path):
+  model = by_the_batch(in_python)
+  expected = measure(model, str(tmp_path / 'one'), num_towers=1, batch_norm='first')
+  found = measure(model, str(tmp_path / 'three'), num_towers=3, batch_norm='sync', **settings)
+  assert found == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize('accumulate', [1, 2])
 def test_moments_of_a_micro_batch_are_named_as_such(accumulate, caplog):
   train(LAYERS['fused'], num_towers=3, accumulate=accumulate, batch_size=8, tower_build='clone')
