@@ -289,7 +289,7 @@ class FedTowers:
       self.given.append(given)
     return reference, self._compute(sides.other, self.given)
 
-  def shake(self, side: Sequence[Share]) -> Dict[Any, Any]:
+  def shake(self, side: Sequence[Share], seed: int) -> Dict[Any, Any]:
     """Returns what is fed to make the first tower's weights a little other."""
     weights = {variable.op for variable in self.towers[0].variables}
     forward = sort(self.forward)
@@ -297,7 +297,7 @@ class FedTowers:
     reads = [op.outputs[0] for op in forward if op not in dead and any(
         source.op in weights for source in op.inputs)]
     values = self._fetch(side[0], reads)
-    random = np.random.RandomState(0)
+    random = np.random.RandomState(seed)
     return dict(zip(reads, [shake(value, random, _SHAKE) for value in values]))
 
   def compute_reference(self, sides: Sides, given: Sequence[Dict[Any, Any]] = ()) -> Values:

@@ -95,6 +95,6 @@ def _find_filler(fed, names_op=True) -> str:
   for gap in find_gaps(fed, *firsts):
     # Behind sums of all towers the first op that is not linear would be named.
     culprit = Culprit() if fed.totals or not names_op else locate(
-        fed, sides, fed.shake(sides.reference), [gap])
+        fed, sides, fed.shake(sides.reference, 0), [gap])
     return f'{gap.subject} depends on them, by {gap.share:.2g} of itself{culprit.text}'
   return ''
