@@ -70,3 +70,16 @@ def test_a_mean_is_of_full_batches_alone():
     with pytest.raises(UsageError, match='batches of 3 rows alone, and its loss is a scalar, the '
                                          'mean over a batch, of which one has 2: give as many'):
       found.evaluate((X[:5],))
+
+
+def test_a_loss_of_the_rows_of_all_towers_is_of_full_batches_of_all():
+  def loss(batch, is_training):
+    rows = towers.all_rows(net(batch[0]))
+    return tf.reduce_sum(tf.square(rows)) / float(rows.shape.num_elements())
+
+  with small.program(loss, train=towers.from_arrays(X), batch_size=6, last_batch='drop',
+                     validation=None).session() as session:
+    expected = np.mean(np.square(session.predict((X,), net)))
+    assert session.evaluate((X,))['loss'] == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(UsageError, match='batches of 6 rows alone, .* of which one has 2'):
+      session.evaluate((X[:8],))

@@ -40,7 +40,6 @@ from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws, shift_of
 from towers.tower.forward_pass import build_forward, build_outputs
 from towers.tower.global_batch import join_batches
-from towers.tower.losses import ScalarLoss
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import build_precision
 from towers.tower.recording import record_tower
@@ -98,7 +97,8 @@ class Forward:
 
   def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
                is_model: bool, batch_size: int, seed: int, variables: str = 'host',
-               precision: str = 'float32', batch_norm: str = 'first', num_rows: Optional[int] = None, is_filled: bool = True):
+               precision: str = 'float32', batch_norm: str = 'first',
+               num_rows: Optional[int] = None, counts: str = 'filled'):
     """Builds it, with variables of any values.
 
     Args:
@@ -110,25 +110,29 @@ class Forward:
         come: what is drawn for a row depends on its place there.
       devices, seed, variables, precision, batch_norm: as for the program.
       num_rows: of each tower in each run, for a net that needs a number; None for any.
-      is_filled: whether rows that do not count fill up such a run.
+      counts: of such a run: 'filled' up by rows that do not count, 'none or all' of a tower's rows,
+        or 'all', where the model takes the number of all towers' rows too.
     """
     placement = 'first' if variables == 'replicated' else variables
     names = devices.names
     self._is_model, self._num_rows, self._batch_size = is_model, num_rows, batch_size
-    self._is_filled = is_filled
+    self._counts = counts
     self.version: Any = None
     self._function, self._is_compared = name_function(compute), is_model
     with tf.Graph().as_default() as graph, keep_set_values():
       store = build_variable_store(devices=names, placement=placement, seed=seed)
       half = build_precision(precision, devices=names, loss_scale=1.0)
-      self._batches = []
+      self._batches, self._fed = [], []
       for device in names:
         with tf.device(device):
           tensors = tf.nest.map_structure(lambda part: tf.placeholder(
               part.dtype, [num_rows, *describe_part(part)[1]]), template)
         with tf.device(HOST):
-          self._batches.append(Batch(tensors, tf.placeholder(tf.int32, []), may_be_empty=True,
-                                     is_padded=num_rows is not None and is_filled))
+          count = tf.placeholder(tf.int32, [])
+          self._batches.append(Batch(tensors, num_rows if counts == 'all' else count,
+                                     may_be_empty=counts != 'all',
+                                     is_padded=num_rows is not None and counts == 'filled'))
+          self._fed.append([*tf.nest.flatten(tensors), count])
       with tf.device(HOST):
         begin, shift = (tf.placeholder(tf.int64, [], name) for name in ('begin', 'shift'))
       draws = begin_draws(store.seed, lambda: begin, lambda: shift)
@@ -210,13 +214,13 @@ class Forward:
           number: value for number, value in ((self._begin, place), (self._shift, shift))
           if number is not None}
       first = 0
-      for batch, count in zip(self._batches, counts):
+      for fed, count in zip(self._fed, counts):
         # A tower without a row gets one all the same, which does not count.
         taken: Any = slice(first, first + count) if count else slice(0, 1)
         if self._num_rows:  # Filled up with its last row.
           taken = taken.start + np.minimum(np.arange(self._num_rows), max(count, 1) - 1)
         values = [*(array[taken] for array in arrays), count]
-        feed_dict.update(pair for pair in zip(batch.flatten(), values) if pair[0].op in needed)
+        feed_dict.update(pair for pair in zip(fed, values) if pair[0].op in needed)
         first += count
       found = self._session.run(fetches, feed_dict)
       if not self._is_compared and counts[0] > 1:
@@ -228,7 +232,7 @@ class Forward:
 
     The shapes are the same, so that rounding is too; what differs in each run says nothing.
     """
-    rows = {part: feed_dict[part] for part in self._batches[0].flatten()[:-1] if part in feed_dict}
+    rows = {part: feed_dict[part] for part in self._fed[0][:-1] if part in feed_dict}
     first = {part: np.repeat(array[:1], len(array), axis=0) for part, array in rows.items()}
     if all(np.array_equal(array, first[part]) for part, array in rows.items()):
       return  # Other rows may tell.
@@ -247,12 +251,13 @@ class Forward:
   def _deal(self, size):
     """Returns how many of a batch's rows each tower has."""
     num_towers, num_rows = len(self._batches), self._num_rows or 1
-    if self._is_filled:
+    if self._counts == 'filled':
       return [dealt(size, tower, num_towers) for tower in range(num_towers)]
-    if size % num_rows:
+    unit = num_rows * (num_towers if self._counts == 'all' else 1)
+    if size % unit:
       raise UsageError(
-          f'The model takes batches of {num_rows} rows alone, and its loss is a scalar, the mean '
-          f'over a batch, of which one has {size % num_rows}: give as many examples as {num_rows} '
+          f'The model takes batches of {unit} rows alone, and its loss is a scalar, the mean '
+          f'over a batch, of which one has {size % unit}: give as many examples as {unit} '
           'divides, or return one loss per example, [batch].')
     return [num_rows if tower * num_rows < size else 0 for tower in range(num_towers)]
 
@@ -290,10 +295,7 @@ def open_for_any(build: Callable[..., Forward], sizes: Sequence[Any]) -> Forward
   except Exception:  # The model and the function may raise anything.
     if None in sizes:
       raise
-    try:
-      return build(num_rows=max(sizes))
-    except ScalarLoss:
-      return build(num_rows=max(sizes), is_filled=False)
-    except Exception:
-      pass
+    for counts in ('filled', 'none or all', 'all'):
+      with contextlib.suppress(Exception):
+        return build(num_rows=max(sizes), counts=counts)
     raise

@@ -403,7 +403,7 @@ REPOSITORIES: Dict[str, Repository] = {
         lambda: tf.train.AdamOptimizer(1e-4)),
     'minigo': Repository('tensorflow/minigo', signals.minigo, positions,
                          "Estimator's `model_fn`, batch norm of tf.layers", settings=SYNC,
-                         optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),
+                         optimizer=lambda: tf.train.GradientDescentOptimizer(1e-4)),
     'facenet': Repository('davidsandberg/facenet', signals.facenet,
                           lambda: (draw('normal', 32, 32, 3), labels()),
                           'batch norm of slim in place', settings=SYNC,
@@ -411,7 +411,8 @@ REPOSITORIES: Dict[str, Repository] = {
     'dcgan': Repository(
         'carpedm20/DCGAN-tensorflow', signals.dcgan,
         lambda: (draw('normal', 16, 16, 3), draw('normal', 4)),
-        'placeholders, two losses, batch norm in place', 6, dict(SYNC, **STATIC), smooth_adam),
+        'placeholders, two losses, batch norm in place', 6, dict(SYNC, **STATIC),
+        lambda: tf.train.GradientDescentOptimizer(0.01)),
     'pix2pix': Repository(
         'affinelayer/pix2pix-tensorflow', signals.pix2pix,
         lambda: (draw('uniform', 256, 256, 3, examples=8),

@@ -204,7 +204,8 @@ def tacotron():
     made = net.create_model('Tacotron', hparams.hparams)
     sizes = tf.constant([[5, 6, 6, 6]])
     made.initialize(letters, lengths, mels, stops, linears, is_training=bool(is_training),
-                    global_step=tf.train.get_or_create_global_step(), split_infos=sizes)
+                    is_evaluating=not is_training, split_infos=sizes,
+                    global_step=tf.train.get_or_create_global_step())
     made.add_loss()
     return made.loss
   return model
