@@ -65,6 +65,10 @@ def test_scalars_among_several_losses_are_means_over_the_batch(num_towers):
   assert found[2]['loss'] == pytest.approx(sum(parts))
 
 
+def in_a_branch(total):
+  return tf.cond(tf.random.uniform([]) > 0, lambda: tf.gradients(total, WEIGHT)[0], lambda: total)
+
+
 @pytest.mark.nightly(but=3)
 @pytest.mark.parametrize('make, message', [
     (lambda b: [b[0]], r"'loss_1' of the model has the shape \(\?, 5\)"),
@@ -74,9 +78,9 @@ def test_scalars_among_several_losses_are_means_over_the_batch(num_towers):
     (lambda b: all_sum(b[0]), r'got the shape \(\?, 5\)'),
     (lambda b: all_sum(tf.constant('a')), 'got string: cast it'),
     (lambda b: all_rows(tf.reduce_sum(b[0])), r'all_rows got the shape \(\)'),
-    (lambda b: tf.gradients(tf.square(all_sum(tf.square(WEIGHT[0]))), WEIGHT)[0] ** 2 * b[0][:, 0],
-     'gradient of a gradient through tower_0/all_sum'),
     (lambda b: tf.map_fn(lambda x: all_sum(tf.reduce_sum(x)), b[0]), 'within a loop'),
+    (lambda b: b[0][:, 0] * in_a_branch(all_sum(tf.square(WEIGHT[0]))),
+     "towers.all_sum's gradient is called within a loop or a branch"),
     # As an Estimator takes them; this pair is a value and an op.
     (lambda b: (b[0][:, 0], {'mean': tf.metrics.mean(b[0])}),
      'The metric mean is a tuple: return one value per example')])
@@ -145,6 +149,36 @@ def test_sums_are_of_all_towers_whatever_their_ops_are_named_after(model, num_to
   small.assert_same_weights(found[1], expected[1])
   assert found[2] == pytest.approx(expected[2])
   assert 'not measured' not in capsys.readouterr().out
+
+
+def penalized(batch, is_training):
+  """Penalises gradients through rows and sums of all towers, of which it looks entries up."""
+  features, labels = batch
+  losses, _ = small.model(batch, is_training)
+  x = tf.tanh(small.dense(features, 3, 'extra'))
+  rows, places = all_rows(x, with_places=True)
+  y = tf.gather(tf.tanh(rows - tf.reduce_mean(tf.square(rows), 0)), places)
+  y *= tf.gather(all_sum(tf.reduce_sum(y, 0)), labels)[:, None]
+  [gradients] = tf.gradients(tf.reduce_sum(tf.square(y)), x)
+  return losses + 0.01 * tf.reduce_sum(tf.square(gradients), 1)
+
+
+@pytest.mark.parametrize('settings', small.nightly_but([{}], [
+    {}, dict(tower_build='clone', mode='next'), dict(last_batch='drop', mode='shard'),
+    dict(placement='replicated', validation_tower=True)]), ids=str)
+@pytest.mark.parametrize('num_towers', [2, 3])
+def test_second_derivatives_are_those_of_one_tower(num_towers, settings):
+  found = train(penalized, num_towers=num_towers, **settings)
+  expected = train(penalized, num_towers=1, last_batch=settings.get('last_batch', 'keep'))
+  np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+  small.assert_same_weights(found[1], expected[1])
+  assert found[2] == pytest.approx(expected[2], abs=1e-5)
+
+
+def test_gradients_of_a_step_are_not_differentiated_again():
+  program = small.program(penalized, num_towers=2)
+  with program.graph.as_default(), pytest.raises(UsageError, match='tf.gradients within the model'):
+    tf.gradients(program.gradients.gradients, tf.trainable_variables())
 
 
 def test_moments_in_a_kept_layer_are_the_mean_of_all_towers():

@@ -247,19 +247,23 @@ def _join(x, name):
 
 @tf.RegisterGradient('TowersAllSum')
 def _join_gradient(op, gradient):
-  with tf.name_scope(op.name + _GRADIENT), tf.get_default_graph().gradient_override_map(
-      {'Identity': 'TowersAllSumGradient'}):
-    gradient = tf.identity(gradient)
+  context = _contexts[-1]
+  with tf.name_scope(op.name + _GRADIENT):
+    gradient = tf.convert_to_tensor(gradient)  # Of rows that are looked up in it on TensorFlow 2.x.
+    if context.num_towers > 1:  # The model takes it, and may differentiate it again.
+      _check("all_sum's gradient", gradient, context, True, '')
+      return _join(gradient, 'all_sum')
+    with tf.get_default_graph().gradient_override_map({'Identity': 'TowersAllSumGradient'}):
+      gradient = tf.identity(gradient)
   tf.add_to_collection(SUM_GRADIENTS, gradient)
   return gradient
 
 
 @tf.RegisterGradient('TowersAllSumGradient')
 def _refuse_second(op, gradient):
-  raise UsageError(f'The model takes the gradient of a gradient through {op.name}, a sum over all '
-                   'towers, as of towers.all_sum, towers.all_rows or batch_norm=sync. Second '
-                   'derivatives of these are not built: keep the sum out of what is differentiated '
-                   'twice, by tf.stop_gradient or a layer without it.')
+  raise UsageError(f'{op.name}, the gradient of a sum over all towers, is differentiated outside '
+                   'of the model, where its own would be those of one tower alone: take '
+                   'tf.gradients within the model function.')
 
 
 def join_sums(towers: Sequence[Tower], *, workers: Workers = ALONE) -> None:

@@ -106,6 +106,15 @@ def by_a_kernel(x, is_training):
   return y + 0.1 * move(*moments)[0]
 
 
+def penalized(layer):
+  """Differentiates a layer twice."""
+  def penalize(x, is_training):
+    y = tf.tanh(layer(x, is_training))
+    return y + tf.gradients(tf.reduce_sum(tf.square(y)), x)[0]
+
+  return normed(penalize)
+
+
 def in_a_branch(batch, is_training):
   """The whole net in each branch, as those write it who have two."""
   def build(trains):
@@ -185,6 +194,8 @@ LAYERS = {
     'averages': normed(by_averages),
     'kernel': normed(by_a_kernel),
     'noise': normed(of_noise),
+    'second derivatives': penalized(by_layers()),
+    'second derivatives, by hand': penalized(by_hand),
     'branch': in_a_branch,
     **({'slim': normed(by_slim), 'slim, rows': normed(by_slim, [6]),
         'slim, not fused': normed(lambda *given: by_slim(*given, fused=False)),
@@ -233,7 +244,8 @@ POINTS = [(layer, settings) for layer in LAYERS for settings in SETTINGS
 CHOSEN = [POINTS[number * (len(SETTINGS) + 1) % len(POINTS)] for number in range(len(LAYERS))]
 # Each tower calls the net that the first has built.
 SETTINGS['calls'] = dict(num_towers=2, validates=True, tower_build='reuse')
-CHOSEN += [('functional', 'clones'), ('functional', 'calls'), ('kept placeholder', 'trains')]
+CHOSEN += [('functional', 'clones'), ('functional', 'calls'), ('kept placeholder', 'trains'),
+           ('second derivatives', 'three')]
 POINTS += [(net, settings) for net in NETS for settings in SETTINGS if settings != 'tower']
 
 
@@ -336,7 +348,7 @@ def test_half_precision_is_as_near_as_with_the_own_layer(layer):
 
 
 @pytest.mark.nightly(but='fused')
-@pytest.mark.parametrize('layer', ['fused', 'not fused', 'by hand'])
+@pytest.mark.parametrize('layer', ['fused', 'not fused', 'by hand', 'second derivatives'])
 def test_workers_are_one_tower(layer):
   settings = dict(model=LAYERS[layer], train=small.random_examples(15), batch_size=7,
                   validates=True)
@@ -401,11 +413,6 @@ def by_another_branch(x, is_training):
   return tf.cond(tf.reduce_sum(x) > 0, lambda: x - tf.nn.moments(x, [0, 1, 2])[0], lambda: x)
 
 
-def twice(x, is_training):
-  y = by_layers()(x, True)
-  return x + tf.gradients(tf.reduce_sum(tf.square(y)), x)[0]
-
-
 REFUSED = {
     'loop': (in_a_loop, 'moments of .*axes.*a loop'),
     'kernel in a loop': (kernel_in_a_loop, 'moments of .*a loop'),
@@ -416,14 +423,12 @@ REFUSED = {
     'one virtual batch': (by_layers(virtual_batch_size=6), 'axis'),
     'weighted': (by_weights, 'moving_mean is moved by moments of each tower'),
     'means': (by_means, 'moving_mean is moved by moments of each tower'),
-    'branch': (by_another_branch, 'chooses by the examples of a tower'),
-    'second derivative': (twice, 'gradient of a gradient .*batch_norm=sync')}
+    'branch': (by_another_branch, 'chooses by the examples of a tower')}
 OPEN, STATIC = dict(last_batch='keep'), dict(last_batch='drop')
 
 
 @pytest.mark.nightly(but=['virtual batches-static', 'one virtual batch-static', 'groups-open',
-                          'time, as long-static', 'loop-open', 'weighted-open', 'branch-open',
-                          'second derivative-open'])
+                          'time, as long-static', 'loop-open', 'weighted-open', 'branch-open'])
 @pytest.mark.parametrize('settings', [OPEN, STATIC], ids=['open', 'static'])
 @pytest.mark.parametrize('name', REFUSED)
 def test_what_cannot_be_joined_is_refused_by_name(name, settings):

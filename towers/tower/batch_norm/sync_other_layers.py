@@ -99,7 +99,7 @@ class _Norms:
     with tf.name_scope(name, 'FusedBatchNorm'):
       values = tf.cast(x, tf.float32)
       center, count = self._average(values, axes)
-      spread, _ = self._average(tf.squared_difference(values, tf.stop_gradient(center)), axes)
+      spread, _ = self._average(tf.squared_difference(values, center), axes)
       y = tf.cast(tf.nn.batch_normalization(
           values, center, spread, per_channel(offset), per_channel(scale), epsilon), x.dtype)
       moments = [tf.reshape(moment, [-1]) for moment in (
