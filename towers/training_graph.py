@@ -30,6 +30,7 @@ from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
 from towers.placement.variables import (
+  TOWER_SCOPE,
   build_variable_store,
   check_made_before,
   choose_placement,
@@ -158,7 +159,7 @@ class TrainingGraph:
     # Those of other towers would come under other names.
     tags, scope = tf.get_collection_ref(tf.GraphKeys.SUMMARIES), self.towers[0].scope
     tags[:] = [tag for tag in tags if tag.op.name.startswith(scope)
-               or not re.search(r'(^|/)tower_\d+(_\d+)?/', tag.op.name)]
+               or not re.search(f'(^|/){TOWER_SCOPE}', tag.op.name)]
     if tags:
       read_after([*self.towers[0].find_needed(), self.gradients.loss, self.gradients.metrics,
                   self.train_op], self.summaries)

@@ -271,8 +271,10 @@ def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
     (lambda b, _: ce(dense(b['x'], 4, 'd'), b['y']) / tf.cast(tf.shape(b['x'])[0], tf.float32),
      'truediv'),
     (lambda b, _: tf.reduce_mean(ce(dense(b['x'], 4, 'd'), b['y'])), None),
+    (lambda b, _: tf.reduce_mean(ce(tf.matmul(b['x'], tf.Variable(tf.random_normal(
+        [*b['x'].shape.as_list()[1:], 4]))), b['y'])), None),
     (lambda b, _: ce(dense(b['x'], 4, 'd'), b['y']), None)],
-    ids=['sum', 'a share of a sum', 'divided twice', 'mean', 'per example'])
+    ids=['sum', 'a share of a sum', 'divided twice', 'mean', 'mean by tf.Variable', 'per example'])
 def test_a_sum_is_refused_with_its_line_whatever_the_shares(model, line, settings, caplog):
   if line is None:
     assert not judge(model, xy(39), caplog, **settings)
@@ -280,6 +282,23 @@ def test_a_sum_is_refused_with_its_line_whatever_the_shares(model, line, setting
   with pytest.raises(towers.UsageError, match=(
       f's loss, tower_0/{line}, made in tests/coupling/test_check.py, line .*, is no mean over')):
     judge(model, xy(39), caplog, **settings)
+
+
+def weighted(losses):
+  return towers.Weighted(losses, 1 + tf.ones_like(losses))
+
+
+@pytest.mark.parametrize('returned, is_told', [
+    (lambda losses: losses, False), (lambda losses: [losses, losses], False),
+    (lambda losses: [weighted(losses), losses], False),
+    (lambda losses: [weighted(losses), tf.reduce_mean(losses)], True)],
+    ids=['one', 'two', 'weighted', 'a mean'])
+def test_losses_by_example_need_no_call_on_other_sizes(returned, is_told, caplog, capsys):
+  def model(batch, is_training):
+    return returned(ce(tf.reshape(dense(batch['x'], 4, 'd'), [7, 4]), batch['y']))
+
+  assert not judge(model, xy(28), caplog, last_batch='drop')
+  assert ('needs no other call' in ''.join(capsys.readouterr())) == is_told
 
 
 def test_sums_of_micro_batches_are_no_updates_of_the_model(caplog, capsys):

@@ -186,8 +186,7 @@ def _judge_later(fed, judge) -> List[str]:
 def _judge_beside(fed, num_parts) -> List[str]:
   """Calls a model whose batches have one static size on others, as `_judge_size` needs them."""
   seconds = len(_SIZES) * len(fed.forward) * _OP_SECONDS
-  is_by_example = all(_is_by_example(total) for total in fed.towers[0].sums.values()
-                      if total.op.type != 'AddN')  # Of several losses.
+  is_by_example = all(_is_by_example(fed, name) for name in fed.towers[0].sums)
   if is_by_example and seconds > _SHORT_SECONDS:
     return []
   fed.check_price('calling the model twice more', seconds)
@@ -220,14 +219,16 @@ def _judge_size(fed, num_parts) -> List[str]:
     if found:
       return found
   gap = gaps[0]
-  if _is_by_example(fed.list_results(0)[gap.kind, gap.name]) and not gap.goes_by_size:
+  if _is_by_example(fed, gap.name) and not gap.goes_by_size:
     return _describe(fed, gaps, culprit)  # Too weak a mixing for the few that were exchanged.
   raise UsageError(_describe_size(fed, gap, num_parts))
 
 
-def _is_by_example(total) -> bool:
-  """Returns whether a total is of one value per example, and no mean of the model's own."""
-  return total.op.type == 'Sum'
+def _is_by_example(fed, name) -> bool:
+  """Returns whether a sum is of one value per example, and of no mean of the model's own."""
+  results, losses = fed.list_results(0), fed.towers[0].losses
+  parts = losses if name == 'loss' and losses else [name]
+  return all(results['sum', part].op.type == 'Sum' for part in parts)
 
 
 def _find_returned(total, batch):
@@ -236,7 +237,7 @@ def _find_returned(total, batch):
   if op.type.startswith('Select'):
     op = op.inputs[1].op
   returned = op.inputs[0].op
-  return returned.inputs[1].op if _is_by_example(total) and batch.has_filler else returned
+  return returned.inputs[1].op if total.op.type == 'Sum' and batch.has_filler else returned
 
 
 def _describe_size(fed, gap, num_parts) -> str:

@@ -33,6 +33,8 @@ from towers.placement.replicas import make_replica
 from towers.tensorflow_v1 import Operation, Variable, tf
 
 PLACEMENTS = ('auto', 'host', 'first', 'balanced', 'replicated')
+# The name scope of a tower. TensorFlow numbers the second one of a name, as in a scratch graph.
+TOWER_SCOPE = r'tower_\d+(?:_\d+)?/'
 
 
 class Placement(NamedTuple):
@@ -95,7 +97,7 @@ class VariableStore:
     scope = tf.get_default_graph().get_name_scope()
     name = '/'.join(filter(None, [scope, settings.get('name') or 'Variable']))
     if scope:
-      name = self._make_unique(re.sub(r'^tower_\d+/', '', name))
+      name = self._make_unique(re.sub(f'^{TOWER_SCOPE}', '', name))
       if name in self.made:
         if isinstance(settings.get('initial_value'), tf.Tensor):
           self.initial_ops.update(find_random_ops(settings['initial_value']))
@@ -209,10 +211,10 @@ def _without_tower(name: str) -> str:
 
   Within a scope it puts the tensor's name behind that. A model may have a scope `tower_0` too.
   """
-  named = re.fullmatch(r'(.+?/)?(tower_\d+/.+)/[^/]+/?', name)
+  named = re.fullmatch(rf'(.+?/)?({TOWER_SCOPE}.+)/[^/]+/?', name)
   with contextlib.suppress(KeyError):
     if named and tf.get_default_graph().get_operation_by_name(named.group(2)):
-      return (named.group(1) or '') + re.sub(r'^tower_\d+/', '', name[named.start(2):])
+      return (named.group(1) or '') + re.sub(f'^{TOWER_SCOPE}', '', name[named.start(2):])
   return name
 
 

@@ -16,6 +16,7 @@ from towers.graph.source_lines import format_op
 from towers.graph.walk import find_dependents, find_needed, list_ops
 from towers.placement.counters import get_global_step
 from towers.placement.set_values import READS_VALUE, LazySession
+from towers.placement.variables import TOWER_SCOPE
 from towers.tensorflow_v1 import BaseSession, Graph, Operation, Optimizer, replaced, tf
 from towers.tower.all_towers import leave_out_unfed
 
@@ -119,7 +120,7 @@ def _joined_sessions(graph: Graph) -> Iterator[None]:
 def _give_step(next_creator, **settings):
   """Gives a model that makes a `global_step` by itself that of the program; a variable creator."""
   scope = tf.get_default_graph().get_name_scope()
-  name = re.sub(r'^(tower_\d+)?/', '', f"{scope or ''}/{settings.get('name')}")
+  name = re.sub(f'^({TOWER_SCOPE}|/)', '', f"{scope or ''}/{settings.get('name')}")
   return get_global_step() if _is_step(name, settings) else next_creator(**settings)
 
 
