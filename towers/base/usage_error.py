@@ -65,9 +65,10 @@ def find_own_line(trace: Any) -> str:
   """Returns the innermost line of a trace that is the program's own, with its place; or ''."""
   import sysconfig  # Not at each start.
 
-  paths = sysconfig.get_paths()
-  others = ('<string>', os.path.dirname(os.path.dirname(__file__)),
-            paths['stdlib'], paths['purelib'], paths['platlib'])
+  paths, root = sysconfig.get_paths(), os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+  others = ('<string>', *(os.path.join(folder, '') for folder in (
+      paths['stdlib'], paths['purelib'], paths['platlib'],
+      *(os.path.join(root, name) for name in ('towers', 'staging', 'models', 'extras')))))
   return next((f'{place.filename}:{place.lineno}: {place.line}'.rstrip(': ')
                for place in traceback.extract_tb(trace)[::-1]
                if not place.filename.startswith(others)), '')
