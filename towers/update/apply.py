@@ -26,6 +26,7 @@ from towers.update.moving_averages import Averages
 from towers.update.nan_guard import build_is_finite, run_if
 from towers.update.noise import tie_noise
 from towers.update.slots import SlotCreator, make_slots, noting_made
+from towers.update.weight_decay import decay_all
 
 
 @uncollected()
@@ -79,7 +80,7 @@ def _build_step(reduced, groups, weight_decay, guard, is_compiled, averages):
   update_ops = list(reduced.towers[0].update_ops)
   gate, is_finite = None, None
   if guard and gates_on_device(reduced, [group for group, _ in groups]):
-    gate = DeviceGate(_decay_all(reduced, weight_decay), is_compiled)
+    gate = DeviceGate(decay_all(reduced, weight_decay), is_compiled)
     reduced, weight_decay, is_finite = gate.reduced, 0.0, gate.is_finite
   elif guard:
     is_finite = build_is_finite(reduced, is_compiled)
@@ -101,7 +102,7 @@ def _build_step(reduced, groups, weight_decay, guard, is_compiled, averages):
       reduced, groups, _find_readers(update_ops, reduced), gate, update_ops)
 
   def update():
-    applied = gated or _apply_gradients(_decay_all(reduced, weight_decay), groups, before)
+    applied = gated or _apply_gradients(decay_all(reduced, weight_decay), groups, before)
     # After the update, since the learning rate may read the counters; with the loss, beside which
     # the next batch is put.
     with tf.control_dependencies([applied, reduced.loss, *shares.values()]), tf.device(HOST):
@@ -231,12 +232,3 @@ def _find_writes(reduced, update_ops, is_finite):
   if reduced.all_reduce is not None:
     check_replicated(writes)
   return writes
-
-
-def _decay_all(reduced, weight_decay):
-  """Returns `reduced` with the decay in the gradients of weights."""
-  if not weight_decay:
-    return reduced
-  return reduced.map_gradients(
-      lambda gradient, variable: gradient if variable.shape.ndims < 2 else
-      tf.convert_to_tensor(gradient) + weight_decay * variable.read_value())
