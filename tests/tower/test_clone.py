@@ -231,18 +231,29 @@ def test_each_op_of_a_clone_is_on_its_tower(name, variables, depth):
 
 
 def escaping_model(batch, is_training):
+  """Has ops outside of its scope, also of rows that it only draws."""
+  def getter(get, *args, **settings):
+    return tf.nn.dropout(get(*args, **settings), rate=0.5)
+
   with tf.name_scope(None):
     x = tf.identity(batch['x'], name='escaped')
-  return ZOO['layer_norm'].model(dict(batch, x=x), is_training)
+    noise = tf.random.normal([tf.compat.dimension_value(x.shape[0]) or tf.shape(x)[0], 1])
+  with tf.variable_scope(tf.get_variable_scope(), custom_getter=getter):
+    return ZOO['layer_norm'].model(dict(batch, x=x + noise), is_training)
+
+
+@pytest.mark.parametrize('settings', [{}, dict(variables='replicated', last_batch='drop')])
+def test_what_is_outside_of_its_scope_is_cloned(settings):
+  cloned, built = [compute(build, escaping_model, XY, **settings) for build in ('clone', 'reuse')]
+  assert_same_values(cloned, built)
 
 
 @pytest.mark.nightly(but='python_in_a_function')
-@pytest.mark.parametrize('name', ['escaping', *REFUSED])
+@pytest.mark.parametrize('name', REFUSED)
 def test_what_cannot_be_cloned_is_refused_by_name_and_built_by_default(name, monkeypatch, caplog):
-  model, data, message = escaping_model, XY, 'escaped outside of the name scope'
-  if name in REFUSED:
-    model, message = ZOO[name].model, f'tower_0/.*{REFUSED[name]}'
-  with pytest.raises(UsageError, match=f'tower_build=clone: .* op {message}.*tower_build=reuse'):
+  model, data = ZOO[name].model, XY
+  with pytest.raises(UsageError, match=f'tower_build=clone: .* op tower_0/.*{REFUSED[name]}.*'
+                     'tower_build=reuse'):
     compute('clone', model, data)
   assert_built_by_the_model(model, data, monkeypatch, caplog)
 

@@ -8,6 +8,7 @@ and over workers in `tests.reduce.test_workers_equal_one`.
 import functools
 import itertools
 import logging
+import weakref
 
 import numpy as np
 import pytest
@@ -121,6 +122,21 @@ def neighbours(h):
   return h * tf.reduce_sum(tf.reshape(shuffled[:, :2], [-1, 6]), 1, keepdims=True)
 
 
+_kept = weakref.WeakKeyDictionary()
+
+
+def outside(h):
+  """Draws in ops that are not named after their tower: in a layer that all towers call, whose ops
+  the first one names, in a getter of weights, and in a scope of its own."""
+  layer = _kept.get(h.graph) or _kept.setdefault(h.graph, tf.layers.Dropout(0.5))
+  with tf.variable_scope(tf.get_variable_scope(), custom_getter=lambda get, *args, **settings: (
+      dropout(0.3)(get(*args, **settings)))):
+    h = layer(h, training=True) * tf.get_variable('scale', [5], initializer=tf.ones_initializer())
+  with tf.name_scope('outside/'):
+    noise = tf.random.normal([tf.compat.dimension_value(h.shape[0]) or tf.shape(h)[0], 5])
+  return h + noise
+
+
 # From activations [batch, 5] to others.
 DRAWS = {
     'dropout': dropout(0.5),
@@ -170,7 +186,8 @@ DRAWS = {
     'map_fn': lambda h: tf.map_fn(dropout(0.5), h),
     'map_fn of the input': lambda h: h * tf.map_fn(
         lambda row: beside(row)[0] + tf.random.uniform([5]), tf.get_collection('rows')[-1]),
-    'map_fn of a loop': lambda h: tf.map_fn(turns(2, dropout(0.2)), h)}
+    'map_fn of a loop': lambda h: tf.map_fn(turns(2, dropout(0.2)), h),
+    'outside': outside}
 # What a commit tries at once, each kind by itself at night.
 TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
             'loop in a loop', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
@@ -221,9 +238,12 @@ def one_tower(name, **settings):
   return train(name, **settings)
 
 
-@pytest.mark.nightly(but=['together-2', 'more-3', 'noise on weights-6'])
-@pytest.mark.parametrize('name, point', itertools.product(DRAWS, POINTS), ids=lambda value: (
-    value if isinstance(value, str) else str(value[0])))
+@pytest.mark.nightly(but=['together-2', 'more-3', 'noise on weights-6', 'outside-2', 'outside-4',
+                          'outside-8'])
+@pytest.mark.parametrize('name, point', [
+    # Of one row only another call tells where it stands, in which other names are outside.
+    (name, point) for name, point in itertools.product(DRAWS, POINTS) if (name, point[0]) != (
+        'outside', 6)], ids=lambda value: value if isinstance(value, str) else str(value[0]))
 def test_towers_draw_what_one_tower_draws(name, point, caplog):
   num_towers, mode, settings = point
   before, after, losses = one_tower(

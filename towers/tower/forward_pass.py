@@ -64,7 +64,7 @@ def build_outputs(call: ModelCall, batch: Batch, device: str, *, index: int) -> 
   with tf.device(recording.place), tf.name_scope(f'tower_{index}') as scope:
     returned = call.compute(batch.tensors, index=index, scope=scope)
   recording.take_stacks()
-  ops = [op for op in tf.get_default_graph().get_operations() if op not in call.store.initial_ops]
+  ops = [op for op in recording.list_ops() if op not in call.store.initial_ops]
   tie_draws(ops, call.draws, tower=index, scope=scope, batch=batch,
             call_in_scratch=functools.partial(call_in_scratch, call, batch, scope))
   return returned

@@ -1,35 +1,19 @@
 """What cannot be cloned, since the clone would differ from the tower that the model builds.
 
-  ops outside of the scope    that take the tower's batch: all clones would share them
   state that the model makes  such as a lookup table: the ops that fill it are not cloned
   Python functions            such as tf.py_func: all clones would share what one remembers
 """
 
 import itertools
-from typing import Any, Collection, Iterable, Sequence, Set
+from typing import Any, Sequence
 
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_needed, list_sources, walk_called
+from towers.graph.walk import walk_called
 from towers.tensorflow_v1 import Operation, tf
 
 # Their state lasts no longer than a step, in which a clone fills its own.
 _WITHIN_A_STEP = {'TensorArray', 'TensorArrayV2', 'TensorArrayV3', 'Stack', 'StackV2'}
 _CALLS_PYTHON = {'PyFunc', 'EagerPyFunc'}
-
-
-def check_scope(roots: Iterable[Operation], inside: Set[Operation], *, made: Set[Operation],
-                batch: Collection[Operation]) -> None:
-  """Raises UsageError for an op that clones would share, but that the tower's batch makes.
-
-  A tower has `made` some, and those `inside` are cloned; `roots` are those of its results, and
-  `batch` those of its batch.
-  """
-  taken = {source for op in inside for source in list_sources(op)}
-  for op in find_needed(taken.union(roots), within=made - inside):
-    if any(source in batch or source in inside for source in list_sources(op)):
-      raise UsageError(f'The model makes the op {op.name} outside of the name scope that it is '
-                       'called in, from its batch: clones of the tower would share it. Leave out '
-                       'tf.name_scope(None) or a name scope that ends with a slash.')
 
 
 def check_state(ops: Sequence[Operation], nodes: Sequence[Any]) -> None:

@@ -18,12 +18,12 @@ import dataclasses
 import re
 from typing import Any, Dict, Hashable, Iterable, List, Sequence, Set, Tuple
 
-from towers.graph.walk import find_needed, list_sources
+from towers.graph.walk import find_dependents, find_needed, list_sources
 from towers.input.batch import Batch
 from towers.placement.randomness import is_random, tower_seeds
 from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import import_placed, tf
-from towers.tower.cloning.check import check_scope, check_state
+from towers.tower.cloning.check import check_state
 from towers.tower.recording import Recording
 from towers.tower.tower import Tower
 
@@ -47,8 +47,12 @@ class Pattern:
       UsageError: the tower cannot be cloned, see `check`.
     """
     self._tower, self.batch, self._store = tower, tower.batch, store
-    made = set(recording.list_ops())
-    own = {op for op in made if op.name.startswith(tower.scope)}
+    made = recording.list_ops()
+    place = [] if self.batch.row_offset is None else [self.batch.row_offset.first]
+    # Some are outside of the scope, as what a custom getter makes is.
+    own = find_dependents([op for op in made if op.name.startswith(tower.scope)] + [
+        reader for tensor in _tensors(self.batch) + place for reader in tensor.consumers()],
+                          within=set(made))
     self._collected = _find_collected(recording, own, left_out)
     self._results = {name: getattr(tower, name) for name in _RESULTS}
     self._roots = [value for value in tf.nest.flatten(
@@ -57,7 +61,6 @@ class Pattern:
     roots = {tensor.op for tensor in self._roots}
 
     inside = find_needed(roots, within=own)
-    check_scope(roots, inside, made=made, batch={tensor.op for tensor in _tensors(self.batch)})
     replicated = {name for replicas in store.replicas.values() for name in replicas}
     # Reads of shared variables on their devices are for all towers.
     shared = {op for op in inside
@@ -148,6 +151,7 @@ class Pattern:
     own = self._tower.scope
     twice = re.compile('^(gradients(?:_[0-9]+)?/)' + re.escape(own))
     names = {node.name: scope + twice.sub(rf'\g<1>{scope}', node.name[len(own):])
+             if node.name.startswith(own) else f'{scope}outside/{node.name}'
              for node in self._nodes}
     definition = tf.GraphDef(versions=tf.get_default_graph().graph_def_versions)
     outside: Set[str] = set()

@@ -120,7 +120,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   Raises:
     UsageError: a generator or a function draws; names the op.
   """
-  ops = [op for op in ops if op.name.startswith(scope)]
+  ops = list(ops)
   in_functions = []
   for op in ops:
     drawing = randomness.find_unseedable(op)
@@ -157,7 +157,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
         op for op in random if op.type == 'RandomShuffle' and draws.layouts.get(drawer.names[op])])
   left = list(filter(randomness.is_random, as_they_are))
   for op in left:
-    seeds = randomness.tower_seeds(draws.seed, tower, op.type, op.name[len(scope):])
+    seeds = randomness.tower_seeds(draws.seed, tower, op.type, op.name.replace(scope, ''))
     randomness.set_seeds(op, *seeds)
   return left + list(filter(randomness.is_seedless, ops))
 

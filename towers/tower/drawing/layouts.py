@@ -124,19 +124,21 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
     _read_layouts(unknown, layouts, _copy_met(
         {name: draw for name, draw in draws.items() if name in unknown
          and draw.shape.is_fully_defined()}, batch, resized))
-  if unknown:
+  # In another graph an op outside of the scope has another name.
+  inside = {name: tensor for name, tensor in unknown.items() if tensor.name.startswith(scope)}
+  if inside:
     # Sizes may be constants of the model's, come out of a loop, or several axes be one.
     try:
       find = call_in_scratch([_ROWS], other=_ANY).graph.get_tensor_by_name
-      copies = {name: find(tensor.name) for name, tensor in unknown.items()}
+      copies = {name: find(tensor.name) for name, tensor in inside.items()}
       masks = [find(mask.outputs[0].name).op for mask in masks]
     except Exception:  # A model that takes no such number of rows, or layers of another graph.
       pass
     else:
-      _read_layouts(unknown, layouts, {tensor.name: tensor for tensor in copies.values()})
-      _read_layouts(unknown, layouts, copy_resized([copies[name] for name in unknown], {}))
-      _read_longest(unknown, layouts, copies, shared, {})
-      _read_kept(unknown, layouts, copies, masks, {})
+      _read_layouts(inside, layouts, {tensor.name: tensor for tensor in copies.values()})
+      _read_layouts(inside, layouts, copy_resized([copies[name] for name in inside], {}))
+      _read_longest(inside, layouts, copies, shared, {})
+      _read_kept(inside, layouts, copies, masks, {})
   if own and batch.row_offset is not None:
     as_they_are = {tensor.name: tensor.shape for tensor in tf.nest.flatten(batch.tensors)}
     _mark_cut(layouts, draws, {**as_they_are, **shared}, own)
