@@ -39,6 +39,7 @@ from towers.tensorflow_v1.devices import (
 from towers.tensorflow_v1.graph_import import import_placed
 from towers.tensorflow_v1.norms import other_norms
 from towers.tensorflow_v1.ops import (
+  MAKES_PLACEHOLDERS,
   control_flow_v1,
   dense_where_mixed,
   replaced,

@@ -4,7 +4,12 @@ import contextlib
 import threading
 from typing import Any, Callable, ContextManager, Iterator, List, Tuple
 
-from tensorflow.python.ops import control_flow_util, gen_resource_variable_ops, math_ops
+from tensorflow.python.ops import (
+    control_flow_util,
+    gen_array_ops,
+    gen_resource_variable_ops,
+    math_ops,
+)
 
 from towers.tensorflow_v1.load import IS_1, tf
 from towers.tensorflow_v1.types import Operation, Tensor
@@ -18,6 +23,7 @@ else:
 # A constant keeps its memory on the device, and an op in its place is launched in each step.
 _LARGEST_CONSTANT = 1 << 20
 _REPLACING = threading.RLock()
+MAKES_PLACEHOLDERS = gen_array_ops, 'placeholder'  # Where tf.placeholder looks up what it calls.
 
 
 def select(flag: Tensor, tensor: Tensor, number: float) -> Tensor:

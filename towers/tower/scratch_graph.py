@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from towers.graph.walk import find_needed, list_ops
 from towers.input.batch import Batch
@@ -12,6 +12,7 @@ from towers.placement.host import HOST
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import joining
 from towers.tower.drawing.draws import Draws, tie_draws
+from towers.tower.foreign.placeholders import shaped_as_fed
 from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall
 from towers.tower.tower import Tower
@@ -39,7 +40,8 @@ class ScratchCall(NamedTuple):
 
 
 def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequence[int],
-                    other: Optional[int] = None) -> Scratch:
+                    other: Optional[int] = None,
+                    shapes: Optional[Dict[str, Any]] = None) -> Scratch:
   """Calls a tower's model on batches like its own, but of other sizes.
 
   The model keeps in itself what it has, and values of all towers are those of two. Raises what the
@@ -49,6 +51,7 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
     call, tower_batch, scope: of the tower; the tensors of the batch have known ranks.
     sizes: of the first axes, of each call.
     other: of open axes; None for any.
+    shapes: of what placeholders got in an earlier call, as of `shaped_as_fed`, or a dict for them.
   """
   owner = getattr(call.model, '__self__', call.model)
   kept = dict(getattr(owner, '__dict__', {}))
@@ -70,7 +73,8 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
         batch = batch._replace(row_offset=build_row_offsets([batch])[0])
         before = len(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
         with tf.name_scope(scope[:-1]) as own, joining(
-            batch, num_towers=2, joins_norms=call.global_batch.joins_norms, scope=own):
+            batch, num_towers=2, joins_norms=call.global_batch.joins_norms,
+            scope=own), shaped_as_fed({} if shapes is None else shapes):
           returned = call.compute(batch.tensors, index=index, scope=own)
         calls.append(ScratchCall(own, batch, returned,
                                  tf.get_collection(tf.GraphKeys.UPDATE_OPS)[before:]))

@@ -146,6 +146,38 @@ def test_a_variable_that_is_fed_is_read_so_everywhere(settings):
     np.testing.assert_allclose(variables[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+def in_a_loop(is_turned):
+  """A model that drops out in the turns of a loop over time, of placeholders of any number of rows,
+  with the rows on the first axis or on the last."""
+  turn = tf.transpose if is_turned else tf.identity
+
+  def model(batch, is_training):
+    del is_training
+    x, labels = tf.placeholder(tf.float32, [None, small.NUM_FEATURES]), tf.placeholder(tf.int32)
+    steps = tf.TensorArray(tf.float32, 3).unstack(tf.stack([x, 2 * x, -x]))
+    weight = tf.get_variable('weight', [small.NUM_FEATURES, small.NUM_CLASSES])
+
+    def step(time, state):
+      dropped = turn(tf.nn.dropout(turn(steps.read(time)), rate=0.5))
+      return time + 1, tf.tanh(tf.matmul(dropped, weight) + state)
+
+    _, logits = tf.while_loop(lambda time, _: time < 3, step, (0, tf.matmul(x, weight)))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return towers.fed({x: batch[0], labels: batch[1]}, losses)
+
+  return model
+
+
+@pytest.mark.parametrize('is_turned', [False, True], ids=['rows first', 'rows last'])
+def test_draws_in_a_loop_over_what_is_fed_are_found(is_turned, caplog):
+  model = in_a_loop(is_turned)
+  losses, variables = read(model, num_towers=3)
+  expected_losses, expected = read(model, num_towers=1)
+  assert not caplog.records
+  assert losses == pytest.approx(expected_losses, rel=1e-5)
+  small.assert_same_weights(variables, expected)
+
+
 def test_it_predicts_and_is_exported(tmp_path):
   program = build(model, num_towers=3, tower_build='clone')
   with program.session() as session:

@@ -126,10 +126,13 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
          and draw.shape.is_fully_defined()}, batch, resized))
   # In another graph an op outside of the scope has another name.
   inside = {name: tensor for name, tensor in unknown.items() if tensor.name.startswith(scope)}
-  if inside:
+  fed: Dict[str, Any] = {}
+  for is_first in (True, False):
+    if not (inside and (is_first or fed)):
+      break
     # Sizes may be constants of the model's, come out of a loop, or several axes be one.
     try:
-      find = call_in_scratch([_ROWS], other=_ANY).graph.get_tensor_by_name
+      find = call_in_scratch([_ROWS], other=_ANY, shapes=fed).graph.get_tensor_by_name
       copies = {name: find(tensor.name) for name, tensor in inside.items()}
       masks = [find(mask.outputs[0].name).op for mask in masks]
     except Exception:  # A model that takes no such number of rows, or layers of another graph.

@@ -8,17 +8,26 @@ What reads a placeholder, such as layers, branches, loops and gradients taken by
 reads the tensor from then on. The placeholder stays in the graph, and nothing needs it.
 """
 
-from typing import Any, Dict, Mapping
+import contextlib
+from typing import Any, Dict, Iterator, List, Mapping
 
 from towers.base.usage_error import UsageError
 from towers.graph.postponed import find_variable
 from towers.graph.source_lines import find_line
-from towers.tensorflow_v1 import Tensor, replace_tensor, replaced, stop_waiting, tf
+from towers.tensorflow_v1 import (
+    MAKES_PLACEHOLDERS,
+    Tensor,
+    replace_tensor,
+    replaced,
+    stop_waiting,
+    tf,
+)
 from towers.tower.foreign.calls import OWN_GRAPH, is_made_before
 
 # What reads a variable, and what reads a tensor so.
 _READS = {'ReadVariableOp': tf.identity, 'ResourceGather': tf.gather,
           'ResourceGatherNd': tf.gather_nd}
+_noted: List[Dict[str, Any]] = []
 
 
 def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
@@ -54,11 +63,36 @@ def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
           'that size None.')
     instead.update(zip(keys, tensors))
   for key, tensor in instead.items():
+    for shapes in _noted:
+      shapes[key.op.name] = tensor.shape
     replace_tensor(key, tensor)
     for op in list(key.op._control_outputs):
       stop_waiting(op, key.op)
   return tf.nest.map_structure(
       lambda value: instead.get(value, value) if isinstance(value, tf.Tensor) else value, returned)
+
+
+@contextlib.contextmanager
+def shaped_as_fed(shapes: Dict[str, Any]) -> Iterator[None]:
+  """Notes the shapes of what placeholders get, by name, for another call of the same model.
+
+  There they have these from the beginning: of what is made of one, TensorFlow does not find the
+  shapes again when it is replaced.
+  """
+  known, (module, name) = dict(shapes), MAKES_PLACEHOLDERS
+  make = getattr(module, name)
+
+  def make_shaped(**settings):
+    placeholder = make(**settings)
+    placeholder.set_shape(known.get(placeholder.op.name, placeholder.shape))
+    return placeholder
+
+  _noted.append(shapes)
+  try:
+    with replaced((module, name, make_shaped)):
+      yield
+  finally:
+    _noted.remove(shapes)
 
 
 def _give_value(variable, tensor):
