@@ -109,6 +109,16 @@ def test_a_metric_that_nobody_measures_or_without_direction_is_named(metric, mes
   assert str(caught.value) == message
 
 
+@pytest.mark.parametrize('names', [['loss', 'accuracy'], ['val_loss', 'loss', 'accuracy']], ids=len)
+def test_a_metric_is_found_by_the_name_that_results_and_curves_have(names):
+  for metric, of_first in (('val_loss', ['min:loss', 'min:val_loss']),
+                           ('validation_accuracy', ['max:accuracy'] * 2),
+                           ('max:validation_loss', ['max:loss'] * 2)):
+    history = History(metric=metric)
+    history.check_metric(names)
+    assert str(history.metric) == of_first['val_loss' in names]
+
+
 def test_another_length_is_told_where_the_rate_falls_over_the_run(tmp_path, capsys):
   def train(epochs, folder, rate):
     program = small.program(optimizer=tf.train.GradientDescentOptimizer, learning_rate=rate)

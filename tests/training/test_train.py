@@ -76,6 +76,34 @@ def test_a_run_in_a_folder_whose_steps_are_done_says_that_none_is_left(tmp_path,
     assert ('WARNING: no step is left to take' in capsys.readouterr().err) == is_over
 
 
+def test_a_run_that_stopped_early_and_is_started_again_says_how_it_goes_on(tmp_path, capsys):
+  def model(batch, is_training):
+    losses, _ = small.model(batch, is_training)
+    return losses, {'same': 0 * losses}
+
+  taken = []
+  for early_stopping, is_over in (2, False), (2, True), (3, False), (None, False):
+    program = build(model=model, optimizer=tf.train.GradientDescentOptimizer(0.1))
+    result = towers.train(program, steps=9, validate_every='1steps', early_stopping=early_stopping,
+                          best_metric='min:validation_same', checkpoint_dir=str(tmp_path),
+                          quiet=True)
+    assert result['best']['step'] == 1 and (result['train_loss'] is None) == is_over
+    told = capsys.readouterr().err
+    assert told == is_over * ('WARNING: no step is left to take: give a larger early_stopping, or '
+                              'none, to go on, or another checkpoint_dir to begin another run\n')
+    taken.append(result['global_step'])
+  assert taken == [3, 3, 4, 9]
+
+
+def test_a_quiet_run_that_nothing_keeps_warns_that_its_weights_are_lost(tmp_path, capsys):
+  kept = [dict(checkpoint_dir=str(tmp_path / 'saved')), dict(callbacks=[towers.Callback()]),
+          dict(result_file=str(tmp_path / 'result.json'))]
+  for settings in [{}, *kept]:
+    towers.train(build(), steps=1, quiet=True, **settings)
+    assert ''.join(capsys.readouterr()) == (not settings) * (
+        'WARNING: no checkpoint_dir: the weights are gone when the run ends\n')
+
+
 @pytest.mark.parametrize('door', ['train', 'main'])
 def test_quiet_writes_warnings_alone_and_names_what_was_skipped(door, tmp_path, capsys):
   paths = {name: tmp_path / name for name in ('train', 'validation')}

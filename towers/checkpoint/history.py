@@ -10,6 +10,7 @@ that will happen again, and so knows exactly what the uninterrupted run knew at 
 
 import math
 import os
+import re
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -127,6 +128,9 @@ class History:
     names = names or sorted({name for validation in self._validations for name in validation
                              if name != 'step'})
     name, mode = self.metric
+    bare = re.sub('^val(idation)?_', '', name)  # Results and curves have it with its split.
+    if name not in names and bare in names:
+      name, _ = self.metric = BestMetric(bare, mode)
     if names and name not in names:
       meant = find_meant(name, names)
       raise UsageError(f"best_metric={name}: validation measures {', '.join(names)}; "

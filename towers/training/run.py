@@ -6,6 +6,7 @@
 """
 
 import contextlib
+import dataclasses
 import math
 import os
 import sys
@@ -193,6 +194,7 @@ class Run:
     cluster, settings = read_cluster(os.environ), self._settings
     self._history.check_metric(program.validation.names if program.validation else ())
     if cluster.is_evaluator:
+      settings = dataclasses.replace(settings, best_metric=str(self._history.metric))
       load_extra('an evaluator')(program, settings, startup=self._startup)
       return {}
     self._describe(program, cluster, described)
@@ -305,8 +307,10 @@ class Run:
     if path is not None:
       done, planned = session.step, settings.count_steps(session.plan)
       write_line(f'resumed from {path}: {done} of {planned} steps are done')
-      if done >= planned:  # Who tries settings in one folder would take them for equal.
-        write_line('WARNING: no step is left to take: give more steps to go on, or another '
+      advice = ('more steps' if done >= planned else history.has_stopped and
+                'a larger early_stopping, or none,')
+      if advice:  # Who tries settings in one folder would take them for equal.
+        write_line(f'WARNING: no step is left to take: give {advice} to go on, or another '
                    'checkpoint_dir to begin another run', sys.stderr)
     length, is_constant = settings.length, isinstance(self.program.learning_rate, float)
     if path is not None and history.length not in (None, length) and not is_constant:

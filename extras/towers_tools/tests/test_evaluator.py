@@ -86,6 +86,15 @@ def test_it_ends_with_the_last_step_or_when_the_workers_have_stopped_early(tmp_p
   assert not is_over(40) and is_over(60)
 
 
+def test_it_ends_by_the_metric_that_the_workers_have_found(tmp_path, monkeypatch):
+  asked = []
+  monkeypatch.setattr('towers_tools.evaluator._is_over',
+                      lambda *_, best_metric, **__: asked.append(best_metric) or True)
+  monkeypatch.setenv('TF_CONFIG', EVALUATOR)
+  assert run([f'--checkpoint_dir={tmp_path}', '--best_metric=validation_accuracy']) == 0
+  assert asked == ['max:accuracy']
+
+
 @pytest.mark.parametrize('text', ['', '[', '{}', '[{"loss": 1}]', '[1]', seal(
     {'evaluations': [{'loss': 0.5, 'step': 60}]}).replace('60', '90')])
 def test_a_damaged_file_of_evaluations_is_replaced(text, tmp_path):
