@@ -1,11 +1,15 @@
 """Examples augmented by a function of one's own: the same on any towers, and after a resume."""
 
+import inspect
+import os
 import random
+import re
 
 import numpy as np
 import pytest
 
 import towers
+from tests import ROOT
 from tests.data.pictures import jpegs
 from tests.harness.small import nightly_but
 from towers import data
@@ -181,6 +185,43 @@ def test_bounds_in_place_of_a_shape_are_refused_with_the_line_to_write(kind):
   draws = Draws(tf.constant(3, tf.int64), epoch=0, seed=0)
   with pytest.raises(UsageError, match=r'shape 0.8: .* draws.uniform\(low=0.8, high=1.2\)'):
     getattr(draws, kind)(0.8, 1.2)
+
+
+@pytest.mark.parametrize('call, message', [
+    (lambda draws, images: draws.integer(4), "missing 1 required positional argument: 'high'"),
+    (lambda draws, images: draws.flip(images, axis=0), "unexpected keyword argument 'axis'"),
+    (lambda draws, images: draws.rotate(images), "has no attribute 'rotate'")])
+def test_calls_that_are_no_draws_are_named_with_all_that_are(call, message):
+  def wrong(example, draws):
+    return (call(draws, example[0]), *example[1:])
+
+  with pytest.raises(UsageError, match='test_augmented.py.*' + message) as caught:
+    train(towers.augmented(of_arrays(None), wrong), num_towers=1)
+  drawn = re.findall(r'draws[.](\w+[(].*?[)])(?=, draws| and|[.]$)',
+                     str(caught.value).split('Its draws are ')[1])
+  with open(os.path.join(ROOT, 'docs', 'data.md'), encoding='utf-8') as file:
+    [line] = re.findall('`draws` has (.*?)[.] What', ' '.join(file.read().split()))
+  assert drawn == re.findall('`(.*?)`', line)
+  for text in drawn:
+    name, taken = text[:-1].split('(', 1)
+    parameters = list(inspect.signature(getattr(Draws, name)).parameters.values())[1:]
+    assert taken == ', '.join(str(one.replace(annotation=one.empty)) for one in parameters)
+  assert {text.split('(')[0] for text in drawn} == {
+      name for name in vars(Draws) if not name.startswith('_')}
+
+
+@pytest.mark.parametrize('of_batches', [False, True])
+@pytest.mark.parametrize('known', [[8, 8, 3], [8, None, 3], [None, None, 3]])
+def test_a_crop_of_more_than_the_image_is_named_with_both_sizes(known, of_batches):
+  def wrong(example, draws):
+    image = tf.placeholder_with_default(example[0], [None] * of_batches + known)
+    image = tf.cast(draws.crop(image, [8, 9]), tf.float32)
+    return (image, *augment(example, draws)[1:])
+
+  split = towers.augmented(of_arrays(None), wrong, of_batches=of_batches)
+  with pytest.raises(UsageError if None not in known else towers.RunError,
+                     match=r'takes \[8, 9\], height and width, from an image of \[8,? 8\]: give'):
+    train(split, num_towers=1)
 
 
 def test_batches_of_other_examples_are_refused():

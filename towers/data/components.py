@@ -139,6 +139,11 @@ _MISTAKES = {
     'apart, as `[x] = batch` for one array, `x, y = batch` for two, or x = batch["x"]. Python '
     'says{at}: {error}',
 
+    r"'?Draws\b|^TypeError: (uniform|normal|integer|crop|flip)\(\) ":
+    '{who} fails{at}: {error}. Its draws are draws.uniform(shape=(), low=0.0, high=1.0), '
+    'draws.normal(shape=(), mean=0.0, stddev=1.0), draws.integer(low, high, shape=()), '
+    'draws.crop(image, size) and draws.flip(image).',
+
     'as a Python `bool`':
     '{who} decides in Python by a tensor{at}, whose value only a run knows: write '
     'tf.cond(value, lambda: …, lambda: …), or tf.where.',
