@@ -4,6 +4,8 @@ import contextlib
 import glob
 import json
 import os
+import shutil
+import time
 
 import numpy as np
 import pytest
@@ -91,6 +93,60 @@ def test_a_run_that_is_stopped_ends_as_a_run_ends_and_goes_on(settings, when, at
   assert_same(read(tmp_path / 'parts'), read(tmp_path / 'whole'))
   assert resumed['best'] == whole['best'] == min(
       read(tmp_path / 'whole')[1], key=lambda validation: validation['loss'])
+
+
+class Rows(towers.Callback):
+  """Writes a row for each call into a file of its own, as docs/callbacks.md says."""
+
+  def __init__(self, folder):
+    self.folder, self.fresh = folder, set()
+
+  def _write(self, run, name, step, value):
+    path = self.folder / name
+    rows = path.read_text().splitlines() if path.exists() else []
+    if name not in self.fresh:
+      rows = [row for row in rows if int(row.split()[0]) < step]
+    self.fresh.add(name)
+    path.write_text('\n'.join([*rows, f'{step} {value!r}']))
+
+  def on_step(self, run):
+    self._write(run, 'steps', run.step, run.loss)
+
+  def on_validation(self, run):
+    self._write(run, 'validations', run.validation_step, run.validation)
+
+  def on_rewind(self, run):
+    self.fresh.clear()
+
+
+@pytest.mark.nightly(but='on_validation-8-validation_tower-num_towers')
+@pytest.mark.parametrize('settings', PLACES, ids=lambda settings: '-'.join(settings) or 'plain')
+@pytest.mark.parametrize('when, at', [('on_step', 7), ('on_validation', 8)])
+def test_rows_that_a_callback_writes_come_once_whatever_ends_the_run(when, at, settings, tmp_path):
+  def read_rows(folder):
+    return [(folder / name).read_text() for name in ('steps', 'validations')]
+
+  def copy(run):  # What a kill would leave.
+    while not list_steps(str(tmp_path / 'whole' / 'saved')):
+      time.sleep(0.01)
+    shutil.copytree(str(tmp_path / 'whole'), str(tmp_path / 'killed'),
+                    ignore=shutil.ignore_patterns('.writing-*'))
+
+  def start(folder, *others):
+    folder.mkdir(exist_ok=True)
+    counts = Acts()
+    towers.train(build(**settings), quiet=True, checkpoint_dir=str(folder / 'saved'), steps=STEPS,
+                 validate_every='4steps', callbacks=[Rows(folder), counts, *others])
+    return [name for name, _ in counts.calls]
+
+  start(tmp_path / 'whole', Acts(copy, at, when))
+  killed, whole = read_rows(tmp_path / 'killed'), read_rows(tmp_path / 'whole')
+  assert killed != whole
+  again = start(tmp_path / 'killed')
+  assert again.count('on_step') + len(killed[0].splitlines()) > STEPS  # Some came twice.
+  assert read_rows(tmp_path / 'killed') == whole
+  assert start(tmp_path / 'killed') == ['on_validation', 'on_end']
+  assert read_rows(tmp_path / 'killed') == whole
 
 
 def test_it_looks_at_anything_and_changes_nothing(tmp_path):
