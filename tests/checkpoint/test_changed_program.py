@@ -72,7 +72,7 @@ def test_a_variable_of_another_name_keeps_its_slots(tmp_path):
     assert session.train() == pytest.approx(expected, abs=1e-5)
     with pytest.raises(UsageError, match='head goes on from head of .*lacks, as head/ for'):
       session.restore(str(tmp_path), map={'body': 'trunk'}, new=['head'])
-    with pytest.raises(UsageError, match='map=nothing=x matches no tensor'):
+    with pytest.raises(UsageError, match="map={'nothing': 'x'} matches no tensor"):
       session.restore(str(tmp_path), map={'nothing': 'x'})
     with pytest.raises(UsageError, match='two tensors'):
       session.restore(str(tmp_path), map={'body$': 'head'})

@@ -46,12 +46,12 @@ def test_a_renamed_tensor_comes_before_one_that_has_the_name():
 
 
 @pytest.mark.parametrize('names, reinit, message', [
-    ({'resnt/': 'model/'}, [], r'init_map=resnt/=model/ matches no tensor of file'),
+    ({'resnt/': 'model/'}, [], r"names=\{'resnt/': 'model/'\} matches no tensor of file"),
     ({'resnet/': 'modl/'}, [], r'makes modl/conv/weights, .*and the program has no such variable'),
-    ({'resnet/': 'model/', 'resnet/c': 'x'}, [], 'resnet/c=x matches no tensor'),
-    ({'resnet/.*': 'model/conv/weights'}, [], 'gives model/conv/weights two tensors'),
-    ({'(resnet': 'x'}, [], 'init_map=.resnet is no regular expression'),
-    ({'resnet/': r'\2'}, [], 'init_map=resnet/'),
+    ({'resnet/': 'model/', 'resnet/c': 'x'}, [], "resnet/c': 'x'} matches no tensor"),
+    ({'resnet/.*': 'model/conv/weights'}, [], 'names gives model/conv/weights two tensors'),
+    ({'(resnet': 'x'}, [], 'names=.resnet is no regular expression'),
+    ({'resnet/': r'\2'}, [], "names={'resnet/': "),
     ({'resnet/': 'model/'}, ['logit'], 'reinit=logit matches no variable of the model'),
     ({'resnet/': 'model/'}, ['*'], r'reinit=\* is no regular expression'),
     ({'resnet/': 'model/'}, [], r'does not fit the program:\n  model/logits/weights \[4, 10\].*'
@@ -78,3 +78,5 @@ def test_the_flag_is_pairs_with_commas():
   assert parse(None) == {}
   with pytest.raises(UsageError, match="init_map=resnet/: 'resnet/' has no =.*as resnet/=model/"):
     parse('resnet/')
+  with pytest.raises(UsageError, match=r'init_map=\(resnet is no regular expression'):
+    parse('(resnet=model')

@@ -204,8 +204,23 @@ def test_a_run_resumes_without_the_file(trained, tmp_path, capsys):
   shutil.rmtree(os.path.dirname(path))
   assert 'is not read' in train(2)
   shutil.rmtree(folder)
+  calls = []
+  program = test_program.build(
+      model=lambda *given: calls.append(given) or small.model(*given), init_from=path)
+  before = len(calls)
   with pytest.raises(UsageError, match='does not exist'):
-    train(2)
+    towers.train(program, steps=2, checkpoint_dir=folder)
+  assert len(calls) == before  # The graph is not built again for it.
+
+
+def test_what_was_given_is_named_a_flag_or_an_argument(files):
+  with pytest.raises(UsageError, match='^init_map=nothing/=x matches no tensor'), \
+      small.Run(init_from=files['v2'], init_map='nothing/=x'):
+    pass
+  program = small.program(init_from=towers.init_from(files['v2'], names={'nothing/': 'x'}))
+  with pytest.raises(UsageError, match="^names={'nothing/': 'x'} matches no tensor"), \
+      program.session() as session:
+    session.train()
 
 
 def damage(path, tmp_path, kind):

@@ -41,7 +41,6 @@ from towers.training.run import Run
 from towers.update.learning_rate import build_learning_rate
 from towers.warm_start.matching import init_from
 from towers.warm_start.slices import open_reader
-from towers.warm_start.weights_file import check_weights
 
 
 def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
@@ -50,7 +49,6 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
 
   `startup` and `signals` are entered.
   """
-  _check_warm_start(config, cluster)
   devices = _build_devices(config)
   export = None
   if config.export_dir:
@@ -96,7 +94,8 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
   started = None
   if config.init_from is not None:
     names = parse_pairs('init_map', config.init_map, like='resnet/=model/')
-    started = init_from(config.init_from, names=names, reinit=config.reinit or ())
+    started = init_from(config.init_from, names=names, reinit=config.reinit or ())._replace(
+        setting='init_map')
   return Program(
       model, train=data_set.train,
       validation=None if config.validation == 'none' else data_set.validation,
@@ -208,14 +207,6 @@ def _build_devices(config):
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, '
                      'whose weights and checkpoints are the same.')
   return devices
-
-
-def _check_warm_start(config, cluster):
-  """Examines the file of initial weights, before anything is built that needs it."""
-  if config.init_from is None or not cluster.is_chief or cluster.is_evaluator:
-    return
-  if config.checkpoint_dir is None or not find_checkpoints(config.checkpoint_dir):
-    check_weights(config.init_from)
 
 
 def _find_predict(config, data_set) -> Predict:

@@ -54,6 +54,7 @@ def parse_pairs(setting: str, text: Optional[str], *, like: str) -> Dict[str, st
     if '=' not in part:
       raise UsageError(f'{setting}={text}: {part!r} has no =. Give pairs with commas between them, '
                        f'as {like}.')
+    compile_pattern(setting, part.split('=')[0])
   return dict(tuple(part.split('=', 1)) for part in parts)  # type: ignore[misc]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import Checkpoints, Snapshot
+from towers.checkpoint.checkpoints import Checkpoints, Snapshot, find_checkpoints
 from towers.checkpoint.history import History
 from towers.data import BadRecords
 from towers.data.examples import Examples
@@ -43,6 +43,7 @@ from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import build_result, format_result, write_result
 from towers.training.reporting.writer import Writer
 from towers.training_graph import TrainingGraph
+from towers.warm_start.weights_file import check_weights
 from towers.workers.worker import Worker, join_workers
 
 
@@ -167,11 +168,15 @@ class Run:
 
     What is `given` has the settings of the program, and the splits are training and validation.
     """
-    settings, accumulate = self._settings, given.accumulate
+    settings, accumulate, start = self._settings, given.accumulate, given.init_from
+    cluster, folder = read_cluster(os.environ), settings.checkpoint_dir
+    if (cluster.is_chief and not cluster.is_evaluator and start is not None and
+        not callable(start) and not (folder and find_checkpoints(folder))):
+      check_weights(os.fspath(getattr(start, 'path', start)))
     for split in filter(None, splits):
       self._bad_records += [log for log in split.bad_records if log not in self._bad_records]
     with join_workers(
-        read_cluster(os.environ),
+        cluster,
         dict(common_to_workers(self._told), towers=len(devices.names),
              variables=choose_placement(given.variables, devices.names).kind,
              training_data=splits[0], validation_data=splits[1]),

@@ -25,6 +25,7 @@ class InitFrom(NamedTuple):
   path: str
   names: Names = None
   reinit: Iterable[str] = ()
+  setting: str = 'names'  # Which gave the names.
 
 
 class Matches(NamedTuple):
@@ -58,7 +59,7 @@ def init_from(path: str, *, names: Names = None, reinit: Iterable[str] = ()) -> 
     UsageError: a pattern is no regular expression.
   """
   for pattern in names if isinstance(names, Mapping) else ():
-    compile_pattern('init_map', pattern)
+    compile_pattern('names', pattern)
   for pattern in list_patterns(reinit):
     compile_pattern('reinit', pattern)
   path = read_path(path, line="init_from='checkpoints'")
@@ -100,18 +101,18 @@ def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str
 
 def _find_sources(settings, tensors, variables) -> Dict[str, str]:
   """Returns for each variable the tensor of its name; one that is renamed comes first."""
-  renamed = rename(settings.names, tensors, setting='init_map', path=settings.path)
+  renamed = rename(settings.names, tensors, setting=settings.setting, path=settings.path)
   for pattern, new in settings.names.items() if isinstance(settings.names, Mapping) else ():
     given = [new_name for new_name, rule in renamed.values() if rule == pattern]
     if new is not None and not set(given) & set(variables):
-      raise UsageError(f'init_map={pattern}={new} makes {shorten(given)}, and the program has no '
-                       f'such variable: there are {shorten(variables)}.')
+      raise UsageError(f'{_write(settings.setting, pattern, new)} makes {shorten(given)}, and the '
+                       f'program has no such variable: there are {shorten(variables)}.')
   found: Dict[str, str] = {}
   for name, (new_name, rule) in renamed.items():
     other = found.get(new_name)
     if other is not None and (rule is None) == (renamed[other][1] is None):
-      raise UsageError(f'init_map gives {new_name} two tensors of {settings.path}: {other} and '
-                       f'{name}. Let each tensor have a name of its own.')
+      raise UsageError(f'{settings.setting} gives {new_name} two tensors of {settings.path}: '
+                       f'{other} and {name}. Let each tensor have a name of its own.')
     if new_name in variables and (other is None or rule is not None):
       found[new_name] = name
   return {name: found[name] for name in variables if name in found}
@@ -140,15 +141,21 @@ def rename(names: Names, tensors: Iterable[str], *, setting: str, path: str
     try:
       beginning = matched.expand(new) if matched and new is not None else ''
     except Exception as error:  # re.error, or an IndexError for a group that is not there.
-      raise UsageError(f'{setting}={pattern}={new}: {error}.') from None
+      raise UsageError(f'{_write(setting, pattern, new)}: {error}.') from None
     if new is not None:
       renamed[name] = (beginning + name[matched.end() if matched else 0:], pattern)
   for pattern, _, new in rules:
     if pattern not in used:
-      raise UsageError(f'{setting}={pattern}={new} matches no tensor of {path}: there are '
+      raise UsageError(f'{_write(setting, pattern, new)} matches no tensor of {path}: there are '
                        f'{shorten(tensors)}. A pattern is matched with the beginning of a name, '
                        'and the first that matches counts.')
   return renamed
+
+
+def _write(setting, pattern, new):
+  """Returns a pattern as it was given: by a flag, or by a dict in Python."""
+  return (f'{setting}={pattern}={new}' if setting == 'init_map' else
+          f'{setting}={{{pattern!r}: {new!r}}}')
 
 
 def _fits(tensor, variable) -> bool:
