@@ -224,6 +224,13 @@ def test_a_crop_of_more_than_the_image_is_named_with_both_sizes(known, of_batche
     train(split, num_towers=1)
 
 
+def test_a_list_in_batches_is_refused_since_it_is_one_tensor():
+  split = towers.augmented(towers.from_arrays({'x': IMAGES}), lambda example, draws: {
+      'x': [example['x'], example['x']]}, of_batches=True)
+  with pytest.raises(UsageError, match=r'returned the shape \(2, .* return a row for each example'):
+    train(split, num_towers=1)
+
+
 def test_batches_of_other_examples_are_refused():
   with pytest.raises(UsageError, match='examples: of_batches=True is for examples of'):
     towers.augmented(of_data_set(None), augment, of_batches=True)

@@ -103,6 +103,19 @@ def test_unknown_shapes_become_those_of_the_first_record(tmp_path):
     assert batch.tensors[1].shape.as_list() == [3, 3]
 
 
+def test_a_list_within_an_example_is_one_tensor_as_tf_data_has_it(tmp_path):
+  path, read = write(tmp_path / 'file', range(9)), taking.take
+  made = towers.from_tfrecords(path, lambda record: {
+      'listed': [parse(record)['id'], 2 * parse(record)['id']], 'id': parse(record)['id']})
+  plain = towers.from_dataset(lambda: tf.data.Dataset.range(9).map(
+      lambda number: {'listed': [number, 2 * number], 'id': number}))
+  for examples in made, plain, towers.augmented(made, lambda example, draws: dict(
+      example, listed=tf.unstack(example['listed']))):
+    [[(tensors, _)]] = read(examples, read=lambda tensors: tensors)
+    np.testing.assert_array_equal(tensors['id'], range(8))
+    np.testing.assert_array_equal(tensors['listed'], np.transpose([range(8), range(0, 16, 2)]))
+
+
 @pytest.mark.nightly(but='split-payload')
 @pytest.mark.parametrize('kind', ['payload', 'schema', 'shape'])
 @pytest.mark.parametrize('mode', ['split', pytest.param('shard', marks=pytest.mark.nightly)])
@@ -240,6 +253,8 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path):
          tf.io.parse_single_example(record, {'x': tf.io.VarLenFeature(tf.float32)}))
   refuse(r'parse cannot be built: AttributeError, .*, at .*test_records.py:\d+',
          parse=lambda record: record.no_such_attribute)
+  refuse(r'parse cannot be built: .*A list is one tensor: for several write a tuple\.$',
+         parse=lambda record: {'x': list(tf.nest.flatten(parse(record)))})
 
 
 @pytest.mark.nightly

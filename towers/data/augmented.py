@@ -9,7 +9,7 @@ never resumes. Here each example draws by its own number, see `example_draws`.
 
 from typing import Any, Callable
 
-from towers.base.later import as_written, tf
+from towers.base.later import as_written, flatten_element, tf
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.components import naming_errors
 from towers.data.dataset_ops import no_python_draws
@@ -110,9 +110,9 @@ def _call_checked(function, example, draws, name, *, rows):
       raise UsageError(f'{name}: {op.name} ({op.type}) draws by a state of its own in a function '
                        'of towers.augmented, which would be other numbers on other towers and '
                        'after a resume: draw by draws.uniform, .normal, .integer, .crop or .flip.')
-  for index, part in enumerate(tf.nest.flatten(changed) if rows.ndims else ()):
+  for index, part in enumerate(flatten_element(changed) if rows.ndims else ()):
     shape = tf.convert_to_tensor(part).shape
-    if not shape[:1].is_compatible_with(rows):
+    if isinstance(part, list) or not shape[:1].is_compatible_with(rows):
       raise UsageError(f'{who} returned the shape {shape} as component {index} of a batch of '
                        f'{rows[0]}: return a row for each example; or leave of_batches=True out, '
                        'and it gets single examples.')

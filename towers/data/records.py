@@ -168,9 +168,10 @@ def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
     try:
       dataset = tf.data.Dataset.from_tensors(record).map(as_written(parse))
     except (TypeError, ValueError, AttributeError, KeyError) as error:
-      line = find_own_line(error.__traceback__)
+      line, fix = find_own_line(error.__traceback__), (
+          ' A list is one tensor: for several write a tuple.' if '[<tf.Tensor' in str(error) else '')
       raise UsageError(f'{name}: parse cannot be built: {type(error).__name__}, {error}'
-                       f'{line and ", at "}{line}') from error
+                       f'{line and ", at "}{line}{fix}') from error
     check_draws(dataset, name)
     components = find_components(dataset, name)
     kind, quotes = find_parsing(dataset)

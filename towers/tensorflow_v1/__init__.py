@@ -16,6 +16,7 @@ from towers.tensorflow_v1.data_sets import (
     as_written,
     copy_dataset,
     find_last_op,
+    flatten_element,
     get_constant,
     get_next_by_reader,
     is_dataset,

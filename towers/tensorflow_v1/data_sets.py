@@ -1,8 +1,9 @@
 """tf.data pipelines that run as written, on the threads of their callers' choice."""
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.data.util import nest
 
 from towers.tensorflow_v1.load import IS_1, tf
 from towers.tensorflow_v1.types import Dataset, Graph, Operation, Tensor
@@ -24,6 +25,11 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
       return function(*arguments)
 
   return call if IS_1 else tf.autograph.experimental.do_not_convert(call)
+
+
+def flatten_element(element: Any) -> List[Any]:
+  """Returns the tensors of an element as tf.data has it: a list inside of it is one, stacked."""
+  return nest.flatten(tuple(element) if isinstance(element, list) else element)
 
 
 def map_by_reader(dataset: Dataset, function: Callable[..., Any]) -> Dataset:
