@@ -112,8 +112,7 @@ class TrainingGraph:
     last_batch = 'keep' if settings.last_batch == 'auto' else settings.last_batch
     if train.num_examples >= ENDLESS:  # All batches are full.
       last_batch = 'carry'
-    self.given = dataclasses.replace(
-        settings, variables=self.placement.kind, last_batch=last_batch)
+    self.given = dataclasses.replace(settings, variables=self.placement.kind, last_batch=last_batch)
     self._check()
 
     self.feed = self._build_feed(
@@ -297,8 +296,7 @@ class TrainingGraph:
     towers = build_measuring_towers(
         self.model, self.towers, store=store, precision=self.precision, workers=self.workers
     ) if tf.get_collection(ASKED_IN_PYTHON) else self.towers
-    return build_validation(
-        towers, feed=feed, is_validating=is_validating, workers=self.workers)
+    return build_validation(towers, feed=feed, is_validating=is_validating, workers=self.workers)
 
   def build_again(self, accumulate: int) -> 'TrainingGraph':
     """Returns the program in so many micro-batches: this one, or another in its own graph."""

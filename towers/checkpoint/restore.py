@@ -33,13 +33,7 @@ from towers.tensorflow_v1 import Session, Variable, tf
 from towers.update.moving_averages import AVERAGES_TENSOR, Averages, name_average
 from towers.update.slots import MADE
 from towers.warm_start.matching import Names, rename
-from towers.warm_start.slices import (
-  Tensor,
-  VariableSlice,
-  find_slice,
-  open_reader,
-  read_tensors,
-)
+from towers.warm_start.slices import Tensor, VariableSlice, find_slice, open_reader, read_tensors
 from towers.warm_start.warm_start import load_values
 
 # Of the planned examples. If more are missing, the batch was probably another.

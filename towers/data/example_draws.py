@@ -90,16 +90,15 @@ class Draws:
                        'draws.crop(image, [32, 32]).')
     height, width = size[:2]  # As tf.image.random_crop, whose size has the channels too.
     axis = 0 if self._is_one else 1
-    shape = tf.shape(image)[axis:axis + 2]
+    full = tf.shape(image)[axis:axis + 2]
     known = (image.shape.as_list() if image.shape.ndims else [None] * 3)[axis:axis + 2]
     told = (f'draws.crop takes {[height, width]}, height and width, from an image of {{}}: give a '
             'smaller size, or make images large enough before, as by tf.pad.')
-    if any(full is not None and full < part for full, part in zip(known, (height, width))):
+    if any(size is not None and size < part for size, part in zip(known, (height, width))):
       raise UsageError(told.format(known))
     with tf.control_dependencies([] if None not in known else [tf.Assert(
-        tf.reduce_all(shape >= [height, width]), [tf.strings.format(told, shape)])]):
-      y = self.integer(0, shape[0] - height + 1)
-      x = self.integer(0, shape[1] - width + 1)
+        tf.reduce_all(full >= [height, width]), [tf.strings.format(told, full)])]):
+      y, x = tf.unstack(self.integer(0, full - [height, width] + 1, [2]), axis=-1)
     if self._is_one:
       part = tf.slice(image, [y, x, 0], [height, width, -1])
       part.set_shape([height, width, image.shape[-1]])

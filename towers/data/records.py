@@ -168,8 +168,8 @@ def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
     try:
       dataset = tf.data.Dataset.from_tensors(record).map(as_written(parse))
     except (TypeError, ValueError, AttributeError, KeyError) as error:
-      line, fix = find_own_line(error.__traceback__), (
-          ' A list is one tensor: for several write a tuple.' if '[<tf.Tensor' in str(error) else '')
+      line = find_own_line(error.__traceback__)
+      fix = ' A list is one tensor: for several write a tuple.' * ('[<tf.Tensor' in str(error))
       raise UsageError(f'{name}: parse cannot be built: {type(error).__name__}, {error}'
                        f'{line and ", at "}{line}{fix}') from error
     check_draws(dataset, name)

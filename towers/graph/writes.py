@@ -191,8 +191,7 @@ def find_left_out(sums: Iterable[Tensor], updates: Iterable[Any],
                        within=find_dependents([write.op for write in writes]))
   moved = {op for write in writes if write.op in needed for op in write.variables}
   left = [write for write in writes if not moved.issuperset(write.variables)]
-  read = find_needed(sums, within=find_dependents(
-      {op for write in left for op in write.variables}))
+  read = find_needed(sums, within=find_dependents({op for write in left for op in write.variables}))
 
   def is_meant(write):
     sources = find_needed([write.op], by_control=False)

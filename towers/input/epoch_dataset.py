@@ -58,8 +58,7 @@ def build_epochs(examples: Examples, arrays: Sequence[Any], start: Any, *, plan:
     return tf.data.Dataset.zip((elements, tf.data.Dataset.from_tensors(span.epoch).repeat()))
 
   def parse(elements, epoch=None):
-    elements = examples.parse_singly(elements, arrays, epoch=epoch,
-                                     parallel_calls=parallel_calls)
+    elements = examples.parse_singly(elements, arrays, epoch=epoch, parallel_calls=parallel_calls)
     return _encode_examples(elements, examples)
 
   def find_spans(later, start):

@@ -49,8 +49,7 @@ def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ro
     batches = batches.map(function, num_parallel_calls=min(parallel_calls, _PARALLEL_BATCHES))
   if num_ahead:
     batches = batches.prefetch(num_ahead)
-  return (batches.with_options(data_sets.plain_data_options()),
-          operator.methodcaller('get_next'))
+  return (batches.with_options(data_sets.plain_data_options()), operator.methodcaller('get_next'))
 
 
 def _gather_small(batches, function, row_bytes, num_ahead):

@@ -116,8 +116,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     with tf.device(HOST), tf.name_scope(f'next_{examples.name}'), \
         tf.xla.experimental.jit_scope(compile_ops=False):
       batches = _build_batches(_take(mode, get_nexts, plan), plan, examples.marks_bad)
-    return [batch._replace(sharding=sharding)
-            for batch, sharding in zip(batches, shardings)]
+    return [batch._replace(sharding=sharding) for batch, sharding in zip(batches, shardings)]
 
   def feed_dict(step, resumed=None):
     by = resumed or plan

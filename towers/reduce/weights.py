@@ -50,5 +50,4 @@ def divide_by_weights(summed: ReducedGradients, workers: Workers) -> ReducedGrad
     # Every replica divides the same rows of a sparse gradient.
     with rounding_alike(bool(summed.replicas)):
       divided = summed.map_gradients(divide)
-    return dataclasses.replace(
-        divided, loss=loss, begins_with_loss=False, mean_weight=mean_weight)
+    return dataclasses.replace(divided, loss=loss, begins_with_loss=False, mean_weight=mean_weight)

@@ -151,8 +151,7 @@ class Forward:
         self._fetches = [build_outputs(call, batch, device, index=index)
                          for index, (batch, device) in enumerate(zip(whole.batches, names))]
     # Of a run whose model draws: the place of its first row, and the shift of its global batch.
-    self._begin, self._shift = (number if number.consumers() else None
-                                for number in (begin, shift))
+    self._begin, self._shift = (number if number.consumers() else None for number in (begin, shift))
     self._choose = functools.lru_cache(maxsize=None)(self._choose_fetches)
     with graph.as_default():
       self.variables = {variable.op.name: variable for variable in tf.global_variables()}

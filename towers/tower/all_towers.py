@@ -237,8 +237,7 @@ def _spread_rows(op, gradient):
 
 def _join(x, name):
   """Returns the sum of a tensor over all towers, once they are joined."""
-  with named_by_tower(), tf.get_default_graph().gradient_override_map(
-      {'Identity': 'TowersAllSum'}):
+  with named_by_tower(), tf.get_default_graph().gradient_override_map({'Identity': 'TowersAllSum'}):
     total = tf.identity(x, name=name)
   tf.add_to_collection(SUMS, total)
   tf.add_to_collection(OWN_SUMS, x)
@@ -307,8 +306,7 @@ def match_towers(collection: str, towers: Sequence[Tower]) -> List[List[Tensor]]
                            for of_tower, tower in zip(values, towers)]
   if any(set(each) != set(keys[0]) for each in keys):
     lines = [[find_line(value.op) for value in of_tower] for of_tower in values]
-    keys = [[(line, each[:index].count(line)) for index, line in enumerate(each)]
-            for each in lines]
+    keys = [[(line, each[:index].count(line)) for index, line in enumerate(each)] for each in lines]
   found = [dict(zip(*each)) for each in zip(keys, values)]
   rows = [[each.get(key) for each in found] for key in dict.fromkeys(itertools.chain(*found))]
   for row in rows:

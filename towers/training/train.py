@@ -78,8 +78,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     if program.sessions:
       write_line('WARNING: towers.train trains weights of its own: those of the open session stay, '
                  f'at step {program.sessions[-1].step}. To train these, write session.train(), or '
-                 'session.save(folder) and towers.train(program, checkpoint_dir=folder).',
-                 sys.stderr)
+                 'session.save(folder) and give checkpoint_dir=folder.', sys.stderr)
     elif quiet and cluster.is_chief and not (checkpoint_dir or result_file or callbacks):
       write_line('WARNING: no checkpoint_dir: the weights are gone when the run ends', sys.stderr)
     run = Run(own, told, startup, signals, callbacks=callbacks)

@@ -36,8 +36,7 @@ _LENGTH, _CHECKSUM = struct.Struct('<Q'), struct.Struct('<I')
 _COMPRESSED = (b'\x1f\x8b', b'\x78\x9c', b'\x78\x01', b'\x78\xda')  # By gzip and zlib.
 _FORMAT = 'towers index 2'
 _INDEX_DIR = '.index'
-_HEADER = dict(format=str, size=int, mtime_ns=object, crc32=int, damage=object,
-               facts={str: object})
+_HEADER = dict(format=str, size=int, mtime_ns=object, crc32=int, damage=object, facts={str: object})
 _MOST_OPEN_FILES = 256
 _MASK_DELTA = 0xA282EAD8
 

@@ -87,8 +87,7 @@ def _deal_rests(counts: Tuple[int, ...], size: int) -> np.ndarray:
   They are int64 `[batches + 1, parts]`, for epochs with `counts` of each part.
   """
   total = sum(counts)
-  rests = {part: size * count % total for part, count in enumerate(counts)
-           if size * count % total}
+  rests = {part: size * count % total for part, count in enumerate(counts) if size * count % total}
   num_more = sum(rests.values()) // total
   cycle = total // int(np.gcd.reduce([total, *rests.values()]))
   taken = [0] * len(counts)

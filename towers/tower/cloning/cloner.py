@@ -57,8 +57,7 @@ class Cloner:
     is_worth = self._build == 'clone' or self._build == 'auto' and (
         self._store.replicas or len(recording.on_device) >= _OPS_WORTH_CLONING)
     if static in later and is_worth:
-      pattern = self._attempt(
-          Pattern, tower, recording, store=self._store, left_out=self._left_out)
+      pattern = self._attempt(Pattern, tower, recording, store=self._store, left_out=self._left_out)
       if pattern is not None:
         self._patterns[static] = pattern
 

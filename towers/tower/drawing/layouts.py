@@ -181,8 +181,7 @@ def _copy_open(tensors, resized):
              if any(factor > 1 for _, factor in list_grown(copies.get(tensor.name), _ROWS))]
   # The order of several rows is in the ops around a draw.
   computed = find_dependents([draw.op for draw in several], by_control=False)
-  return {**copies, **copy_resized(
-      [tensor for op in computed for tensor in op.outputs], resized)}
+  return {**copies, **copy_resized([tensor for op in computed for tensor in op.outputs], resized)}
 
 
 def _copy_met(draws, batch, known) -> Dict[str, Tensor]:

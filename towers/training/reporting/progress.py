@@ -79,8 +79,7 @@ class Progress(Callback):
     self._on_first_step = on_first_step
     self._stream = stream or sys.stdout
     self._is_cell = is_notebook(self._stream)
-    self._draws = self._is_cell or (
-        hasattr(self._stream, 'isatty') and self._stream.isatty())
+    self._draws = self._is_cell or (hasattr(self._stream, 'isatty') and self._stream.isatty())
     self._clock = clock
     self._columns = columns or (_COLUMNS_OF_A_CELL if self._is_cell else None)
     self._is_chief = is_chief
@@ -108,8 +107,7 @@ class Progress(Callback):
     else:
       self.train_seconds += now - self._mark
     self._step, self._mark = step, now
-    if self._is_chief and shows_all() and (
-        now >= self._next_show or step == self._total_steps):
+    if self._is_chief and shows_all() and (now >= self._next_show or step == self._total_steps):
       self._next_show = now + (
           _SECONDS_BETWEEN_DRAWINGS_IN_A_CELL if self._is_cell else
           _SECONDS_BETWEEN_DRAWINGS if self._draws else _SECONDS_BETWEEN_LINES)
