@@ -128,6 +128,8 @@ def test_out_of_memory_names_device_shape_examples_and_what_to_try():
      'MapDataset:3 transformation with iterator: Iterator::Root: ValueError: bad\n',
      'ValueError: bad'),
     ('End of sequence\n\t [[node a/b (defined at c) ]]', 'End of sequence'),
+    ('sized ' * 50, 'sized ' * 49 + 'sized'), ('sized ' * 51, 'sized ' * 49 + 'sized …'),
+    ('a cut word ' * 50, 'a cut word ' * 27 + 'a …'), ('x' * 301, 'x' * 300 + ' …'),
     ('', 'OutOfRangeError')])
 def test_the_reason_is_one_line(text, reason):
   assert find_reason(tf.errors.OutOfRangeError(None, None, text)) == reason

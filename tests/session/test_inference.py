@@ -238,6 +238,28 @@ def test_a_kept_function_has_the_weights_of_now(shape, tmp_path, monkeypatch):
   assert len(built) == 2
 
 
+@pytest.mark.parametrize('num_towers', [1, 3])
+def test_no_row_has_outputs_of_no_row_in_the_shapes_that_any_have(num_towers):
+  def static(features):
+    return tf.reshape(net(features), [features.shape.as_list()[0], 3, 1])
+
+  with build(num_towers, validates=False, last_batch='drop').session() as session:
+    for examples, compute in (
+        (FEATURES, net), ((FEATURES, LABELS), lambda features, labels: {
+            'sums': net(features) + tf.cast(labels, tf.float32)[:, None], 'class': labels}),
+        ({'text': np.array(['a', 'bcd'])}, lambda text: tf.strings.length(text)),
+        (np.array([b'a', b'bcd'], object), tf.strings.length), (FEATURES, static)):
+      any_rows = session.predict(examples, compute)
+      none, gap = [session.predict(given, compute) for given in (
+          tf.nest.map_structure(lambda array: array[:0], examples),
+          iter([examples, tf.nest.map_structure(lambda array: array[:0], examples), examples]))]
+      for found, twice, expected in zip(*map(tf.nest.flatten, (none, gap, any_rows))):
+        assert found.shape == (0, *expected.shape[1:]) and found.dtype == expected.dtype
+        np.testing.assert_allclose(twice, np.concatenate([expected, expected]), atol=1e-5)
+    with pytest.raises(towers.UsageError, match='has 0 examples'):
+      session.evaluate((FEATURES[:0], LABELS[:0]))
+
+
 def test_a_few_functions_are_kept_and_closed_with_the_session(monkeypatch):
   built, closed = count_calls(monkeypatch, '__init__'), count_calls(monkeypatch, 'close')
 

@@ -27,7 +27,8 @@ def find_reason(error: Exception) -> str:
                   line.strip())
     line = re.split(r'\[\[|\{\{node', line)[0].strip()
     if line and 'root error(s) found' not in line and line != 'Graph execution error:':
-      return line[:_LONGEST].rstrip('.;: ')
+      shown = line if len(line) <= _LONGEST else line[:_LONGEST].rsplit(' ', 1)[0] + ' …'
+      return shown.rstrip('.;: ')
   return type(error).__name__
 
 

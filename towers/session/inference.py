@@ -206,6 +206,9 @@ class Forward:
     num_towers, shift = len(self._batches), 0
     for place, arrays in self._cut(rows.batches):
       counts = self._deal(len(arrays[0]))
+      if not len(arrays[0]):  # Of zeros, or of the empty text.
+        arrays = [np.full((1, *part.shape[1:]), b'' if part.dtype.kind in 'OSU' else 0, part.dtype)
+                  for part in arrays]
       fetches, needed = self._choose(max(1, num_towers - counts.count(0)))
       if place == 0:
         shift = shift_of(next(numbers))

@@ -197,6 +197,9 @@ class Session(OpenSession):
                        'what is predicted: write session.predict(images, lambda images: '
                        'tf.argmax(net(images), 1)), or session.predict(images, model.predict) of a '
                        'towers.KerasModel.')
+    parts = tf.nest.flatten(examples)
+    if parts and all(isinstance(part, np.ndarray) and part.shape[:1] == (0,) for part in parts):
+      examples = iter([examples])  # A batch without rows has outputs without rows.
     with self._forwarded('predict', function, examples, batch_size) as (model, rows):
       found = model.predict(rows, self._forward_cache.numbers)
     return found['output'] if list(found) == ['output'] else found
