@@ -195,8 +195,7 @@ def _judge_beside(fed, num_parts) -> List[str]:
     with opened_scratch(fed.towers[0], _SIZES) as (towers, session):
       # Sums over all towers are here as they are where there are others.
       few = FedTowers(towers, session, [[*fed.pool, fed.size]], 2, fed.runs_per_epoch)
-      return _judge_size(few, num_parts) or _judge_later(
-          few, lambda: _judge_size(few, num_parts))
+      return _judge_size(few, num_parts) or _judge_later(few, lambda: _judge_size(few, num_parts))
   except Exception as error:  # A model may hold its size as a number, or layers of this graph.
     # Of what has been exchanged already, no more needs to be known.
     if few and isinstance(error, UsageError if is_by_example else (LeftOut, UsageError)):

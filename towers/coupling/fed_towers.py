@@ -165,8 +165,7 @@ class FedTowers:
     weights = find_dependents(matrices, by_control=False, within=self.forward) - of_batch
     layers = {op for op in of_batch if any(tensor.op in weights for tensor in op.inputs)}
     inner = find_needed(tensor.op for op in layers for tensor in op.inputs if tensor.op in of_batch)
-    last = find_needed(
-        (tensor.op for op in layers - inner for tensor in op.inputs), within=weights)
+    last = find_needed((tensor.op for op in layers - inner for tensor in op.inputs), within=weights)
     later = {}
     if step is not None and step.handle.op in self.forward:
       later[step] = f'global_step = {_LATER_STEP:,}', _LATER_STEP

@@ -87,8 +87,7 @@ def _try_sides(fed, sides) -> Tuple[List[Gap], Culprit]:
   return [], Culprit()
 
 
-def find_gaps(fed: FedTowers, reference: Values, other: Values,
-              sides: Any = None) -> List[Gap]:
+def find_gaps(fed: FedTowers, reference: Values, other: Values, sides: Any = None) -> List[Gap]:
   """Returns what differs by more than rounding alone makes, as a warning names it: what the model
   returns before others, and the largest first; of values with limits only where sides are given."""
   kinds, (of_sums, of_values) = [*_NAMES, 'penalty', 'update'], _ROUNDING[fed.is_half]

@@ -83,9 +83,8 @@ class Session(OpenSession):
     not_finite = result.not_finite
     if not_finite is not None and not not_finite.is_done:
       self.skip()
-      raise RunError(f'Step {self.step} is not finite: {not_finite}. It has changed no '
-                     f'variable. {not_finite.advice}; or catch this error to go on with the next '
-                     'step.')
+      raise RunError(f'Step {self.step} is not finite: {not_finite}. It has changed no variable. '
+                     f'{not_finite.advice}; or catch this error to go on with the next step.')
     return float(result)
 
   def take_step(self, validation_pass: Optional[ValidationPass] = None) -> StepResult:

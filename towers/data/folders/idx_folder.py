@@ -45,9 +45,8 @@ def load_idx_folder(data_dir: Any, *, num_classes: int = 10, name: str = 'idx') 
   validation_images, validation_labels = _read_split(paths, 't10k', num_classes)
   if train_images.shape[1:] != validation_images.shape[1:]:
     raise UsageError(f"{paths['train-images']}: images of shape {list(train_images.shape[1:])}, "
-                     f"but those of {paths['t10k-images']} have "
-                     f"{list(validation_images.shape[1:])}; take all four files from one data "
-                     "set.")
+                     f"but those of {paths['t10k-images']} have {list(validation_images.shape[1:])}"
+                     '; take all four files from one data set.')
   return DataSet(
       train=from_arrays(train_images, train_labels, name=f'{name}_train'),
       validation=from_arrays(validation_images, validation_labels, name=f'{name}_validation'),

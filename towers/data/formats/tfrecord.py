@@ -93,8 +93,7 @@ def scan_tfrecord(path: str) -> FileIndex:
     while offset < size:
       header = os.pread(descriptor, _HEADER_BYTES, offset)
       if len(header) < _HEADER_BYTES:
-        reason = (f'truncated: {size - offset} bytes are left, and a header has '
-                  f'{_HEADER_BYTES}')
+        reason = f'truncated: {size - offset} bytes are left, and a header has {_HEADER_BYTES}'
         break
       length, checksum = struct.unpack('<QI', header)
       end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
