@@ -105,6 +105,35 @@ def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accu
     assert run.validate()[0] == pytest.approx(plain.validate()[0], abs=1e-5)
 
 
+@pytest.mark.nightly(but='3-clone')
+@pytest.mark.parametrize('num_towers, build', [(1, 'reuse'), (3, 'reuse'), (3, 'clone')])
+def test_an_edit_distance_is_a_metric_although_tensorflow_forgets_its_rank(num_towers, build):
+  def sparse(labels):
+    rows = tf.tile(labels[:, None], [1, 3])
+    places = tf.where(rows > 0)
+    return tf.SparseTensor(places, tf.gather_nd(rows, places), tf.shape(rows, out_type=tf.int64))
+
+  def model(batch, is_training):
+    losses, _ = small.model(batch, is_training)
+    distances = tf.edit_distance(sparse(batch[1]), sparse(2 - batch[1]), normalize=False)
+    ranks.append(distances.shape.ndims)
+    return losses, {'errors': distances}
+
+  examples, ranks = small.random_examples(13, 'validation'), []
+  with small.Run(model=model, num_towers=num_towers, tower_build=build, validates=True,
+                 validation=examples) as run:
+    means, _ = run.validate()
+  # Three words for 1 and 2, and none for 0.
+  assert means['errors'] == pytest.approx(3 * (examples.arrays[1] != 1).mean()) and None in ranks
+
+
+def test_a_metric_of_unknown_rank_is_refused_with_the_line_to_write():
+  model = with_metric(lambda right: tf.py_func(lambda values: values, [right], tf.bool))
+  with pytest.raises(UsageError, match=r'metric right has .* write value.set_shape\(\[None\]'), \
+      small.Run(model=model, num_towers=2):
+    pass
+
+
 @pytest.mark.nightly(but='13-2-reuse')
 @pytest.mark.parametrize('build', ['reuse', 'clone'])
 @pytest.mark.parametrize('examples, checks_per_tower', [(13, 2), (16, 0)])

@@ -135,6 +135,9 @@ class Sums:
   def add(self, name: str, what: str, value: Any, fix: str, may_be_mean: bool = False) -> None:
     """Adds a value by name; `what` it is, and the `fix` for another shape, are for messages."""
     for part in filter(tf.is_tensor, tf.nest.flatten(value)):
+      for sizes in part.op.inputs[2::3] if part.op.type == 'EditDistance' else ():
+        if sizes.shape.is_fully_defined():  # TensorFlow knows this of constants alone.
+          part.set_shape([None] * (sizes.shape.num_elements() - 1))
       if part.shape.ndims is None:
         raise UsageError(f'{what} has {part.name} of an unknown number of dimensions, as are '
                          'those of tf.py_func: write value.set_shape([None]) for one value per '
