@@ -680,14 +680,22 @@ def cancelling(b, is_training):
       tf.exp(p - tf.stop_gradient(p)) * (gain - mean) * tf.rsqrt(variance + 1e-6), 1)
 
 
+def raised_by_a_callback(b, is_training):
+  share = tf.get_variable('share', [], initializer=tf.zeros_initializer(), trainable=False)
+  z = dense(b['x'], 4, 'o')
+  return ce(z, b['y']) + share * tf.square(z[:, 0] - tf.reduce_mean(z[:, 0]))
+
+
 @pytest.mark.nightly(but=[
-    '22-2-sure_ones', '28-2-full_experts', '28-2-growing_sum', '22-2-cancelling'])
+    '22-2-sure_ones', '28-2-full_experts', '28-2-growing_sum', '22-2-cancelling',
+    '22-2-raised_by_a_callback'])
 @pytest.mark.parametrize('model, is_named', [
     (sure_ones, True), (table_of_zeros, True), (full_experts, True), (kept_by_mean_loss, True),
-    (weighed_by_count, True), (growing_sum, True), (cancelling, False),
+    (weighed_by_count, True), (growing_sum, True), (raised_by_a_callback, True),
+    (cancelling, False),
     (functools.partial(sure_ones, whose=lambda own, sure: own), False)],
     ids=['sure_ones', 'table_of_zeros', 'full_experts', 'kept_by_mean_loss', 'weighed_by_count',
-         'growing_sum', 'cancelling', 'each_sure_one'])
+         'growing_sum', 'raised_by_a_callback', 'cancelling', 'each_sure_one'])
 @pytest.mark.parametrize('num_towers', [1, 2])
 @pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
 def test_what_few_rows_hide_at_first_is_named(size, num_towers, model, is_named, caplog, capsys,

@@ -24,6 +24,7 @@ from towers.base.usage_error import UsageError
 from towers.coupling.fed_towers import FedTowers, LeftOut
 from towers.coupling.filler import check_filler, warn_of_filler, warn_of_padding
 from towers.coupling.gaps import try_out
+from towers.coupling.later_values import grown, labelled
 from towers.coupling.sides import FEW, divide, exchange
 from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import tf
@@ -172,8 +173,8 @@ def _find_mixed(fed, num_parts, is_later=False) -> List[str]:
 def _judge_later(fed, judge) -> List[str]:
   """Returns a sentence on what `judge` finds only after the first step, or with labels that the
   first batch does not have; what it would refuse too, for these are guesses."""
-  for changed in (fed.grown, fed.labelled):
-    with changed() as names, contextlib.suppress(LeftOut, tf.errors.OpError):
+  for changed in (grown, labelled):
+    with changed(fed) as names, contextlib.suppress(LeftOut, tf.errors.OpError):
       try:
         found = names and judge()
       except UsageError as error:

@@ -17,17 +17,16 @@ No op is added to the graph, and its variables end as they were.
 
 import contextlib
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from towers.coupling.comparison import shake
 from towers.coupling.sides import Share, Sides
-from towers.data.composite import find_paths
 from towers.graph.walk import find_dead, find_dependents, find_loops, find_needed, list_ops, sort
 from towers.graph.writes import find_step_writes
 from towers.placement.randomness import find_draws, is_random
-from towers.tensorflow_v1 import Tensor, replaced, tf
+from towers.tensorflow_v1 import Graph, Tensor, replaced, tf
 from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
 from towers.tower.batch_norm.join_moments import find_moments, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
@@ -44,9 +43,6 @@ _SHAKE = 1e-5
 # What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _WITH_GRADIENTS = 3  # What a run takes that computes them too, in forward runs.
-_LATER_STEP, _LATER_WEIGHT, _GROWTH = 10 ** 6, 0.3, 10
-_MOST_ENTRIES = 2 ** 24  # Of a matrix, in place of which others are tried.
-_MOST_LABELS = 16  # Of an example, in place of which others are tried.
 
 Values = Dict[Tuple[str, str], List[Any]]
 """By kind and name, of each share: ('sum', name) of a loss, a metric or their weights; ('rows',
@@ -149,66 +145,6 @@ class FedTowers:
           self.limited += peers[:1]
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self.forward for tensor in op.outputs)
-
-  @contextlib.contextmanager
-  def grown(self) -> Iterator[List[str]]:
-    """Gives variables for a while values that they may have later, and yields these in words.
-
-    First values may hide what depends on others: a step counter, by which a weight grows from 0;
-    zeros; and weights of the last layers, with which no output passes a limit yet.
-    """
-    step, random = tf.train.get_global_step(self.graph), np.random.RandomState(0)
-    matrices = {variable.handle.op: index for index, variable in enumerate(self.towers[0].variables)
-                if variable.shape.ndims > 1 and variable.shape.num_elements() <= _MOST_ENTRIES}
-    of_batch = self.forward & find_dependents(
-        [tensor.op for tensor in self._tensors[0]], by_control=False)
-    weights = find_dependents(matrices, by_control=False, within=self.forward) - of_batch
-    layers = {op for op in of_batch if any(tensor.op in weights for tensor in op.inputs)}
-    inner = find_needed(tensor.op for op in layers for tensor in op.inputs if tensor.op in of_batch)
-    last = find_needed((tensor.op for op in layers - inner for tensor in op.inputs), within=weights)
-    later = {}
-    if step is not None and step.handle.op in self.forward:
-      later[step] = f'global_step = {_LATER_STEP:,}', _LATER_STEP
-    for op, index in matrices.items():
-      first, *others = dict.fromkeys(tower.variables[index] for tower in self.towers)
-      with self._unlocked():
-        value = tf.get_static_value(first.initializer.inputs[1])
-      if op in self.forward and value is not None and not np.any(value):
-        later[first] = f'random {first.op.name}', _LATER_WEIGHT * random.randn(*value.shape)
-      elif op in last:
-        value = self.session.run(first)
-        later[first] = (f'up to {_GROWTH} times {first.op.name}',
-                        value * _GROWTH ** np.linspace(1, 0, value.shape[-1], dtype=value.dtype))
-      later.update((other, later[first]) for other in others if first in later)
-    before = self.session.run(list(later))
-    try:
-      self._load(later, (value for _, value in later.values()))
-      yield list(dict.fromkeys(words for words, _ in later.values()))
-    finally:
-      self._load(later, before)
-
-  @contextlib.contextmanager
-  def labelled(self) -> Iterator[List[str]]:
-    """Gives every third example, for a while, another label where all of the pool have the same,
-    and yields these in words: what only rare ones count for is not in a first batch."""
-    before, names = self.pool, []
-    self.pool = list(before)
-    for index, (value, path) in enumerate(zip(before, find_paths(self.towers[0].batch.tensors))):
-      if value.dtype.kind in 'biuf' and 0 < value.size <= _MOST_LABELS * self.size and (
-          value == value.flat[0]).all():
-        other = (value == 0 if value.flat[0] in (0, 1) else value - 1).astype(value.dtype)
-        self.pool[index] = np.where(np.arange(self.size).reshape(
-            [-1] + [1] * (value.ndim - 1)) % 3 > 0, value, other)
-        names.append(f'{other.flat[0]} beside {value.flat[0]} in component {path}')
-    try:
-      yield names
-    finally:
-      self.pool = before
-
-  def _load(self, variables, values):
-    with self._unlocked():
-      for variable, value in zip(variables, values):
-        variable.load(value, self.session)
 
   def check(self) -> None:
     """Raises LeftOut if a run would change the program's state, or cannot be repeated."""
@@ -353,18 +289,12 @@ class FedTowers:
         feed.update(self._feed(share, sum(each.num_real for each in side)))
         feed.update(others)
       began = time.process_time()
-      with self._unlocked():
+      with unlocked(self.graph):
         found = self.session.run([fetch(share) for share, _ in together], feed)
       self._forward_seconds = self._forward_seconds or (
           time.process_time() - began) / (passes * len(together))
       while found:
         yield found.pop(0)
-
-  def _unlocked(self):
-    """Lets feed and fetch what is inside of a branch too, which TensorFlow lets nobody do, nor feed
-    what somebody has asked the static value of."""
-    return replaced(*((self.graph, name, type(getattr(self.graph, name))())
-                      for name in ('_unfeedable_tensors', '_unfetchable_ops')))
 
   def _feed(self, share, total):
     """Returns what a tower is fed with, on a side of `total` examples."""
@@ -394,6 +324,13 @@ class FedTowers:
           feed.update(self._feed(Share(index, rows, 0, 1, np.arange(len(rows))), 1))
         feed[takes_part] = index in busy
     return feed
+
+
+def unlocked(graph: Graph) -> ContextManager[None]:
+  """Lets feed and fetch what is inside of a branch too, which TensorFlow lets nobody do, nor feed
+  what somebody has asked the static value of."""
+  return replaced(*((graph, name, type(getattr(graph, name))())
+                    for name in ('_unfeedable_tensors', '_unfetchable_ops')))
 
 
 def _list_assigned(write, fed, written) -> List[Tensor]:
