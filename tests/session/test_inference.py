@@ -260,6 +260,28 @@ def test_no_row_has_outputs_of_no_row_in_the_shapes_that_any_have(num_towers):
       session.evaluate((FEATURES[:0], LABELS[:0]))
 
 
+@pytest.mark.parametrize('num_towers', [1, 3])
+def test_a_net_from_before_the_program_is_measured_and_predicts(num_towers):
+  def net(features, reuse=True):
+    with tf.variable_scope('net', reuse=reuse):
+      return tf.matmul(features, tf.get_variable('weights', [5, 3]))
+
+  def model(batch, is_training):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch[1], logits=net(batch[0]))
+
+  validation, features = small.random_examples(9, 'validation'), np.ones([4, 5], np.float32)
+  with tf.Graph().as_default():
+    net(tf.zeros([1, 5]), reuse=False)
+    program = towers.Program(
+        model, train=small.random_examples(13), validation=validation, batch_size=6, device='cpu',
+        num_towers=num_towers, optimizer=tf.train.GradientDescentOptimizer(0.1))
+    with program.session() as session:
+      session.train()
+      assert session.evaluate(validation) == pytest.approx(session.validate())
+      [weights] = session.run(tf.trainable_variables())
+      np.testing.assert_allclose(session.predict(features, net), features @ weights, rtol=1e-5)
+
+
 def test_a_few_functions_are_kept_and_closed_with_the_session(monkeypatch):
   built, closed = count_calls(monkeypatch, '__init__'), count_calls(monkeypatch, 'close')
 

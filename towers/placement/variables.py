@@ -66,6 +66,8 @@ class VariableStore:
     scopes: the name scopes of the towers built so far; each new tower adds its own.
     num_towers: of this worker.
     first_tower: the index of this worker's first tower among those of all workers.
+    makes_all: whether a scope with reuse=True makes variables too, since those of a net from before
+      the program are in its graph alone.
   """
 
   def __init__(self, devices: Sequence[str], placement: str, seed: int, rank: int):
@@ -78,7 +80,7 @@ class VariableStore:
         tower: {} for tower in range(1, len(devices)) if kind == 'replicated'}
     self.scopes: List[str] = []
     self.num_towers, self.first_tower = len(devices), rank * len(devices)
-    self.devices = devices
+    self.devices, self.makes_all = devices, False
     candidates = {'host': [HOST], 'balanced': devices}.get(kind, devices[:1])
     self._bytes_on = dict.fromkeys(candidates, 0)
     self._asked: Dict[str, int] = {}
@@ -134,10 +136,10 @@ class VariableStore:
 
 
 def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
-                         rank: int = 0) -> VariableStore:
+                         rank: int = 0, makes_all: bool = False) -> VariableStore:
   """Returns a store that places variables by `placement` and starts each from (seed, its name).
 
-  The devices are of the towers of the worker of this rank.
+  The devices are of the towers of the worker of this rank; `makes_all` is as of `VariableStore`.
 
   Raises:
     UsageError: an unknown placement, no device, or one without an index.
@@ -146,7 +148,9 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     raise UsageError('devices is empty: give a device for each tower.')
   check_devices(devices)
   check_choice('variables', placement, PLACEMENTS)
-  return VariableStore(devices, placement, seed, rank)
+  store = VariableStore(devices, placement, seed, rank)
+  store.makes_all = makes_all
+  return store
 
 
 def check_made_before(variables: Sequence[Variable]) -> None:
@@ -198,6 +202,8 @@ def stand_in(
     return partitioned
 
   def getter(getter, name, *args, **kwargs):
+    if store.makes_all:
+      kwargs.update(reuse=tf.AUTO_REUSE)
     return replace(getter(_without_tower(name), *args, **kwargs))
 
   def creator(next_creator, **kwargs):

@@ -120,7 +120,7 @@ class Forward:
     self.version: Any = None
     self._function, self._is_compared = name_function(compute), is_model
     with tf.Graph().as_default() as graph, keep_set_values():
-      store = build_variable_store(devices=names, placement=placement, seed=seed)
+      store = build_variable_store(devices=names, placement=placement, seed=seed, makes_all=True)
       half = build_precision(precision, devices=names, loss_scale=1.0)
       self._batches, self._fed = [], []
       for device in names:
