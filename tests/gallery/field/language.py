@@ -55,6 +55,13 @@ READER = dict(char_limit=4, hidden=5, char_dim=3, char_hidden=4, use_cudnn=False
               ptr_keep_prob=0.7, grad_clip=5.)
 READER_TABLES = [np.float32(np.random.RandomState(1).randn(WORDS, size)) for size in (6, 3)]
 TENSOR2TENSOR = dict(hidden_size=8, filter_size=16, num_heads=2)
+BILM = dict(
+    bidirectional=True, dropout=0.1, unroll_steps=4, n_tokens_vocab=20, n_negative_samples_batch=8,
+    all_clip_norm_val=10., char_cnn=dict(
+        activation='relu', embedding=dict(dim=3), filters=[[1, 4], [2, 5]], n_highway=2,
+        max_characters_per_token=6, n_characters=261),
+    lstm=dict(cell_clip=3, dim=8, n_layers=2, proj_clip=3, projection_dim=4,
+              use_skip_connections=True))
 PTB = dict(num_steps=8, hidden_size=6, vocab_size=16, num_layers=1, keep_prob=0.8)
 
 
@@ -284,3 +291,22 @@ def tensor2tensor():
         dict(inputs=source, targets=target, target_space_id=tf.constant(1)))
     return towers.Weighted(losses['training'], tf.not_equal(target, 0))
   return model
+
+
+def bilm():
+  net = load('bilm-tf', 'bilm.training')
+
+  def model(batch, is_training):
+    options = dict(BILM, batch_size=batch['next_token_id'].shape[0].value)
+    made = net.LanguageModel(options, bool(is_training))
+    return towers.fed(net._get_feed_dict_from_X(batch, 0, None, made, True, True), made.total_loss)
+  return model
+
+
+def bilm_optimizer():
+  net = load('bilm-tf', 'bilm.training')
+
+  def update(grads_and_vars, global_step):
+    clipped, _ = net.clip_grads(grads_and_vars, BILM, True, global_step)
+    return tf.train.AdagradOptimizer(0.2, initial_accumulator_value=1.).apply_gradients(clipped)
+  return update

@@ -1,6 +1,8 @@
 """The glue of repositories that draw, paint, segment, detect, and learn tasks from few pictures."""
 
 import functools
+import os
+import sys
 import tempfile
 import types
 from unittest import mock
@@ -8,7 +10,9 @@ from unittest import mock
 import numpy as np
 
 import towers
+from tests.gallery.field import repositories
 from tests.gallery.field.repositories import load, write
+from tests.gallery.field.signals import by_all, learning
 from towers.tensorflow_v1 import tf
 
 TASKS, POINTS = 3, 7
@@ -27,6 +31,7 @@ DARKNET = '\n'.join((
     'coords=4', 'num=2', 'object_scale=5', 'noobject_scale=1', 'class_scale=1', 'coord_scale=1'))
 FLAGS = dict(pbLoad='', binary='', load='', threshold=-0.1, verbalise=False, keep=1, gpu=0.,
              summary='', train=True, trainer='rmsprop', lr=1e-5)
+PGGAN = dict(num_channels=3, resolution=16, label_size=2, fmap_base=32, fmap_max=8)
 SIMCLR = dict(use_tpu=False, image_size=32, train_batch_size=9, train_summary_steps=0,
               proj_out_dim=8, model_dir=tempfile.gettempdir())
 
@@ -143,4 +148,68 @@ def simclr():
     mode = tf.estimator.ModeKeys.TRAIN if is_training else tf.estimator.ModeKeys.EVAL
     model_fn(batch[0], labels, mode, {'batch_size': tf.shape(batch[0])[0]})
     return tf.add_n(tf.losses.get_losses(tf.get_default_graph().get_name_scope()))
+  return model
+
+
+@functools.lru_cache(maxsize=None)
+def load_dltk():
+  path = os.path.join(repositories.FOLDER, 'DLTK')
+  with mock.patch.object(sys, 'path', [path, *sys.path]):
+    net = load('DLTK/examples/applications/MRBrainS13_tissue_segmentation', 'train')
+  made = net.residual_unet_3d
+  net.residual_unet_3d = lambda **named: made(**dict(named, filters=(2, 2, 3, 3)))
+  return net
+
+
+def dltk():
+  net = load_dltk()
+
+  def model(batch, is_training):
+    mode = tf.estimator.ModeKeys.TRAIN if is_training else tf.estimator.ModeKeys.EVAL
+    return net.model_fn(*batch, mode, {'learning_rate': 0.001}).loss
+  return model
+
+
+def channels_last(layer):
+  """Returns a layer for channels first, which CPUs do not have."""
+  def move(sizes):
+    return [sizes[0], *sizes[2:], sizes[1]] if isinstance(sizes, list) else sizes
+
+  def called(x, *args, data_format, **named):
+    named = {name: move(value) for name, value in named.items()}
+    y = layer(tf.transpose(x, [0, 2, 3, 1]), *map(move, args), **named)
+    return tf.transpose(y, [0, 3, 1, 2])
+  return called
+
+
+@functools.lru_cache(maxsize=None)
+def load_pggan():
+  util, networks, losses = load('progressive_growing_of_gans', 'tfutil', 'networks', 'loss')
+  nn, stand_in, find = types.ModuleType('nn'), types.ModuleType('tensorflow'), util.import_module
+  vars(nn).update(
+      {name: channels_last(getattr(tf.nn, name)) for name in (
+          'conv2d', 'conv2d_transpose', 'avg_pool')},
+      __getattr__=functools.partial(getattr, tf.nn))
+  vars(stand_in).update(nn=nn, __getattr__=functools.partial(getattr, networks.tf))
+  networks.tf = stand_in
+  util.import_module = lambda name: (
+      (networks, name[9:]) if name.startswith('networks.') else find(name))
+  return util, networks, losses, networks.minibatch_stddev_layer
+
+
+def pggan():
+  util, networks, losses, layer = load_pggan()
+  util.autosummary = lambda name, value: value
+  networks.minibatch_stddev_layer = lambda x, size: by_all(layer, x, group_size=size)
+  with tf.Session():
+    G, D = [util.Network(name, func=f'networks.{name}_paper', **PGGAN) for name in 'GD']
+
+  def model(batch, is_training):
+    images, labels = batch
+    data = types.SimpleNamespace(get_random_labels_tf=lambda size: labels)
+    given = G, D, util.Optimizer(), data, tf.shape(images)[0]
+    with learning('D/'):
+      loss = tf.reduce_mean(losses.D_wgangp_acgan(*given, images, labels))
+    with learning('G/'):
+      return loss + tf.reduce_mean(losses.G_wgan_acgan(*given))
   return model

@@ -1,6 +1,7 @@
 """What is trained of each repository: its glue, arrays for it, and settings."""
 
 import inspect
+import re
 from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 import numpy as np
@@ -36,8 +37,9 @@ class Repository(NamedTuple):
   def lines(self) -> int:
     """The lines of its glue, without the three that only the gallery has: def, load, return."""
     source = inspect.getsource(self.glue)
-    if 'learning(' in source:
-      source += inspect.getsource(signals.learning)
+    for helper in (signals.learning, signals.by_all):
+      if re.search(rf'\b{helper.__name__}[(,]', source):
+        source += inspect.getsource(helper)
     return sum(bool(line.strip()) for line in source.split('\n')) - 3
 
 
@@ -256,6 +258,45 @@ def games() -> Tuple[np.ndarray, ...]:
           draw('uniform', 36, 36, 4, below=3), np.float32(draw('integers', below=4) == 0))
 
 
+def both_ways() -> Tuple[Dict[str, np.ndarray]]:
+  """Letters of words and the words that are next, forward and backward."""
+  letters, tokens = draw('integers', 5, 6, below=261), draw('integers', 5, below=20)
+  return {'tokens_characters': letters[:, :-1], 'tokens_characters_reverse': letters[:, :0:-1],
+          'next_token_id': tokens[:, 1:], 'next_token_id_reverse': tokens[:, -2::-1]},
+
+
+def traffic() -> Tuple[np.ndarray, ...]:
+  """What sensors on roads see, and see then, without a number where they fail."""
+  then = draw('normal', 3, 5, 2)
+  then[::2, :, ::3] = 0
+  return draw('normal', 3, 5, 2, below=3), then
+
+
+def clicks() -> Tuple[Dict[str, np.ndarray]]:
+  """Users, what is offered, what they saw before and what not, and whether they click."""
+  lengths = 1 + draw('integers', below=5)
+  mask = np.float32(np.arange(5) < lengths[:, None])
+  return {'uid_batch_ph': np.arange(NUM_EXAMPLES, dtype=np.int32),
+          'mid_batch_ph': draw('integers', below=20), 'cat_batch_ph': draw('integers', below=5),
+          'mid_his_batch_ph': np.int32(draw('integers', 5, below=20) * mask),
+          'cat_his_batch_ph': np.int32(draw('integers', 5, below=5) * mask),
+          'mask': mask, 'seq_len_ph': lengths,
+          'target_ph': np.eye(2, dtype=np.float32)[draw('integers')],
+          'noclk_mid_batch_ph': draw('integers', 5, 3, below=20),
+          'noclk_cat_batch_ph': draw('integers', 5, 3, below=5)},
+
+
+def brains() -> Tuple[Dict[str, np.ndarray], ...]:
+  """A slice of a head by three kinds of scan, and its tissues."""
+  return {'x': draw('normal', 1, 128, 128, 3)}, {'y': draw('integers', 1, 128, 128, below=9)}
+
+
+def portraits() -> Tuple[np.ndarray, ...]:
+  """Images, and of which kind each is; all batches are multiples of four."""
+  return (draw('normal', 3, 16, 16, examples=20),
+          np.eye(2, dtype=np.float32)[draw('integers', examples=20)])
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -429,4 +470,17 @@ REPOSITORIES: Dict[str, Repository] = {
         lambda: (draw('uniform', 32, 32, 6), labels()), 'negatives of the batch', settings=SYNC,
         optimizer=lambda: tf.train.GradientDescentOptimizer(1e-5)),
     'tensor2tensor': Repository('tensorflow/tensor2tensor', language.tensor2tensor, padded_pairs,
-                                'draws of what is no padding', optimizer=smooth_adam)}
+                                'draws of what is no padding', optimizer=smooth_adam),
+    'bilm': Repository('allenai/bilm-tf', language.bilm, both_ways, 'candidate samplers', 6, STATIC,
+                       language.bilm_optimizer),
+    'dcrnn': Repository(
+        'liyaguang/DCRNN', tables.dcrnn, traffic, 'one draw for all rows', 6,
+        dict(STATIC, clip_norm=5.), lambda: tf.train.AdamOptimizer(0.01, epsilon=1e-3)),
+    'dien': Repository('mouna99/dien', tables.dien, clicks, 'moments of its own',
+                       optimizer=smooth_adam),
+    'dltk': Repository('DLTK/DLTK', pictures.dltk, brains, "Estimator's `model_fn`", settings=SYNC,
+                       optimizer=lambda: tf.train.GradientDescentOptimizer(1e-3)),
+    'pggan': Repository(
+        'tkarras/progressive_growing_of_gans', pictures.pggan, portraits,
+        'a penalty on gradients, networks made before', 8,
+        optimizer=lambda: tf.train.AdamOptimizer(0.001, beta1=0., beta2=0.99, epsilon=1e-3))}

@@ -78,6 +78,12 @@ def learning(part):
   return tf.variable_scope(tf.get_variable_scope(), custom_getter=getter, reuse=tf.AUTO_REUSE)
 
 
+def by_all(layer, x, **named):
+  """Returns what a layer makes of the rows of all towers, for those of this one."""
+  rows, places = towers.all_rows(x, with_places=True)
+  return tf.gather(layer(rows, **named), places)
+
+
 def deepspeech():
   net = load('DeepSpeech/training', 'deepspeech_training.train', without=WITHOUT)
   net.FLAGS, net.Config = types.SimpleNamespace(**SPEECH_FLAGS), types.SimpleNamespace(**SPEECH)
@@ -200,12 +206,10 @@ def tacotron():
     setattr(hparams.hparams, name, value)
 
   def model(batch, is_training):
-    letters, lengths, mels, stops, linears = batch
     made = net.create_model('Tacotron', hparams.hparams)
     sizes = tf.constant([[5, 6, 6, 6]])
-    made.initialize(letters, lengths, mels, stops, linears, is_training=bool(is_training),
-                    is_evaluating=not is_training, split_infos=sizes,
-                    global_step=tf.train.get_or_create_global_step())
+    made.initialize(*batch, is_training=bool(is_training), is_evaluating=not is_training,
+                    split_infos=sizes, global_step=tf.train.get_or_create_global_step())
     made.add_loss()
     return made.loss
   return model

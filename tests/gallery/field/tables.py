@@ -10,6 +10,7 @@ import numpy as np
 
 import towers
 from tests.gallery.field.repositories import load, within
+from tests.gallery.field.signals import by_all
 from towers.tensorflow_v1 import tf
 
 FEATURES, NODES, CLASSES = 20, 30, 4
@@ -25,6 +26,11 @@ NODE_FEATURES = _random.randn(NODES, 6).astype(np.float32)
 KINDS = np.eye(CLASSES, dtype=np.float32)[_random.randint(CLASSES, size=NODES)]
 GCN = types.SimpleNamespace(learning_rate=0.01, weight_decay=5e-4, hidden1=8)
 EDGES = np.argwhere(_random.rand(NODES, NODES) < 0.1)
+ROADS = _random.rand(5, 5).astype(np.float32)
+DCRNN = dict(
+    max_diffusion_step=2, cl_decay_steps=10, filter_type='dual_random_walk', horizon=3,
+    num_nodes=len(ROADS), num_rnn_layers=2, rnn_units=4, seq_len=3, use_curriculum_learning=True,
+    input_dim=2, output_dim=1)
 GAME = dict(env_name='game', env_type='simple', screen_width=36, screen_height=36,
             cnn_format='NHWC', dueling=True)
 
@@ -124,4 +130,61 @@ def dqn():
     best = towers.fed({made.target_s_t: then}, tf.reduce_max(made.target_q, 1))
     goal = tf.stop_gradient(rewards + made.discount * (1 - ended) * best)
     return towers.fed({made.s_t: seen, made.action: actions, made.target_q_t: goal}, made.loss)
+  return model
+
+
+class Coordinates:
+  """What the repository takes of a sparse matrix of SciPy."""
+
+  def __init__(self, matrix):
+    self._matrix, self.shape = matrix, matrix.shape
+    self.row, self.col = np.nonzero(matrix)
+    self.data = matrix[self.row, self.col]
+
+  def tocoo(self):
+    return self
+
+  @property
+  def T(self):
+    return Coordinates(self._matrix.T)
+
+
+def load_dcrnn():
+  net, utils = load('DCRNN', 'model.dcrnn_model', 'lib.utils')
+  utils.calculate_random_walk_matrix = lambda roads: Coordinates(
+      roads / roads.sum(1, keepdims=True))
+  return net
+
+
+def dcrnn():
+  net = load_dcrnn()
+
+  def model(batch, is_training):
+    seen, wanted = batch
+    made = net.DCRNNModel(bool(is_training), seen.shape[0].value, None, ROADS, **DCRNN)
+    losses = tf.abs(made.outputs - wanted[..., :1])
+    losses = towers.Weighted(losses, tf.not_equal(wanted[..., :1], 0))
+    return towers.fed({made.inputs: seen, made.labels: wanted}, losses)
+  return model
+
+
+@functools.lru_cache(maxsize=None)
+def load_dien():
+  from tensorflow.contrib.rnn.python.ops import core_rnn_cell
+  from tensorflow.python.ops import rnn_cell_impl
+  # It is of TensorFlow 1.4.
+  with mock.patch.multiple(rnn_cell_impl, create=True, _Linear=core_rnn_cell._Linear,
+                           _like_rnncell=lambda cell: True):
+    net = load('dien/script', 'model')
+  return net, net.dice
+
+
+def dien():
+  net, dice = load_dien()
+  net.dice = functools.partial(by_all, dice)
+
+  def model(batch, is_training):
+    made = net.Model_DIN_V2_Gru_Vec_attGru_Neg(24, 20, 5, 18, 36, 36)
+    fed = {getattr(made, name): part for name, part in batch.items()}
+    return towers.fed(fed, made.loss)
   return model

