@@ -37,8 +37,8 @@ _SIZES = 2 * FEW, FEW  # Of batches on which a model is called whose own have a 
 # What Python needs to call a model, for each op of its forward pass; and the most that it is worth
 # where only a division by the batch's size could be wrong.
 _OP_SECONDS, _SHORT_SECONDS = 2e-3, 0.1
-FIX = ('For batch normalisation use batch_norm=sync; for a mean by weights return '
-       'towers.Weighted(losses, weights). What a loss needs of the whole batch is the sum '
+FIX = ('For batch normalisation use batch_norm=sync with accumulate=1; for a mean by weights '
+       'return towers.Weighted(losses, weights). What a loss needs of the whole batch is the sum '
        'towers.all_sum(tf.reduce_sum(x, 0)), in place of tf.reduce_sum(x, 0), or its rows '
        'towers.all_rows(x), in place of x (with_places=True adds where the own ones are). '
        'Inside of a model take tf.gradients of values per example or of their sum. A metric that '
