@@ -1,4 +1,4 @@
-"""The law: the models of public repositories, their code untouched, are one tower on N towers.
+"""The law: models of public repositories and scripts, untouched, are one tower on N towers.
 
 They are equal to 1e-5, or to twice what the last bits of the inputs change on one tower.
 """
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import towers
-from tests.gallery.field.programs import REPOSITORIES
-from tests.gallery.field.training import NUM_STEPS, build, floor, train
+from tests.gallery.field.training import ALL, NUM_STEPS, build, floor, train
 from tests.gallery.training import Trained, largest_difference
 from tests.harness import small
 from towers.tensorflow_v1 import tf
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.skipif(
     tf.__version__[0] != '1', reason='they are of TensorFlow 1')]
 
 
-@pytest.mark.parametrize('name', REPOSITORIES)
+@pytest.mark.parametrize('name', ALL)
 def test_a_repository_trains_on_towers_as_on_one(name):
   one = train(name, 1)
   assert np.ptp(one.losses) > 1e-4
@@ -30,7 +29,7 @@ MODES = [dict(tower_build='clone'), dict(input_mode='shard'),
          dict(input_mode='next', variables='replicated')]
 
 
-@pytest.mark.parametrize('name', REPOSITORIES)
+@pytest.mark.parametrize('name', ALL)
 def test_a_repository_is_one_tower_in_other_modes(name):
   one = train(name, 1)
   allowed = max(1e-5, 2 * floor(name, one))
@@ -41,7 +40,7 @@ def test_a_repository_is_one_tower_in_other_modes(name):
 def go_on(name, num_towers, *, num_steps, folder):
   """Trains from the checkpoint in a folder, if any, and saves; returns what `train` does."""
   with tf.Graph().as_default():
-    validation = towers.from_arrays(*REPOSITORIES[name].arrays(), name='validation')
+    validation = towers.from_arrays(*ALL[name].arrays(), name='validation')
     program = build(name, num_towers, validation=validation)
     with program.session() as session:
       if list(folder.iterdir()):
@@ -57,7 +56,7 @@ def go_on(name, num_towers, *, num_steps, folder):
 
 
 # What samplers of candidates draw is not kept.
-@pytest.mark.parametrize('name', [name for name in REPOSITORIES if name != 'bilm'])
+@pytest.mark.parametrize('name', [name for name in ALL if name != 'bilm'])
 def test_a_repository_goes_on_and_validates_on_another_number_of_towers(name, tmp_path):
   alone, towers_folder = tmp_path / 'alone', tmp_path / 'towers'
   alone.mkdir()

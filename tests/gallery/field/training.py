@@ -6,6 +6,7 @@ import numpy as np
 
 import towers
 from tests.gallery.field.programs import REPOSITORIES
+from tests.gallery.field.scripts import SCRIPTS
 from tests.gallery.training import Trained, largest_difference
 from tests.harness import small
 from towers.tensorflow_v1 import tf
@@ -13,6 +14,7 @@ from towers.tensorflow_v1 import tf
 NUM_STEPS = 5
 # The last bits of a float32.
 LAST_BITS = np.float32(1 + 2e-7)
+ALL = {**REPOSITORIES, **SCRIPTS}
 
 
 def shake(array: np.ndarray) -> np.ndarray:
@@ -21,7 +23,7 @@ def shake(array: np.ndarray) -> np.ndarray:
 
 def build(name: str, num_towers: int, *, shaken: bool = False, **settings: Any) -> towers.Program:
   """Builds the program of a repository in the default graph, for virtual CPU devices."""
-  repository = REPOSITORIES[name]
+  repository = ALL[name]
   arrays = repository.arrays()
   if shaken:
     arrays = tf.nest.map_structure(shake, arrays)
