@@ -169,9 +169,11 @@ def _parse_alone(parse, payload: bytes, name: str) -> _Parsed:
       dataset = tf.data.Dataset.from_tensors(record).map(as_written(parse))
     except (TypeError, ValueError, AttributeError, KeyError) as error:
       line = find_own_line(error.__traceback__)
-      fix = ' A list is one tensor: for several write a tuple.' * ('[<tf.Tensor' in str(error))
-      raise UsageError(f'{name}: parse cannot be built: {type(error).__name__}, {error}'
-                       f'{line and ", at "}{line}{fix}') from error
+      text = (f'{name}: parse cannot be built: {type(error).__name__}, {error}'
+              f'{line and ", at "}{line}')
+      if '[<tf.Tensor' in str(error):
+        text += ' A list is one tensor: for several write a tuple.'
+      raise UsageError(text) from error
     check_draws(dataset, name)
     components = find_components(dataset, name)
     kind, quotes = find_parsing(dataset)
