@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import tempfile
 import types
 from unittest import mock
@@ -170,10 +171,10 @@ def dcrnn():
 
 @functools.lru_cache(maxsize=None)
 def load_dien():
-  from tensorflow.contrib.rnn.python.ops import core_rnn_cell
-  from tensorflow.python.ops import rnn_cell_impl
+  cells, core = [importlib.import_module(f'tensorflow.{name}') for name in (
+      'python.ops.rnn_cell_impl', 'contrib.rnn.python.ops.core_rnn_cell')]
   # It is of TensorFlow 1.4.
-  with mock.patch.multiple(rnn_cell_impl, create=True, _Linear=core_rnn_cell._Linear,
+  with mock.patch.multiple(cells, create=True, _Linear=core._Linear,
                            _like_rnncell=lambda cell: True):
     net = load('dien/script', 'model')
   return net, net.dice
