@@ -189,12 +189,12 @@ def _warn_of_shuffled(ops: Sequence[Operation]) -> None:
 def warn_of_left(ops: Sequence[Operation]) -> None:
   """Warns of ops that keep a state of their own, in one line."""
   if ops:
-    names = ', '.join(f'{op.name} ({op.type})' for op in ops[:3]) + (', …' if ops[3:] else '')
+    names = '; '.join(f'{op.type} {format_op(op)}' for op in ops[:3]) + ('; …' if ops[3:] else '')
     # All towers sample the same candidates, unless by the labels that one has seen.
     is_alike = all(re.match('(LogU|U)niformC|Fixed|All', op.type) for op in ops)
     logging.getLogger('towers').warning(
-        'What %s draws changes with %saccumulate, a validation or a resumed run, for TensorFlow %s '
-        'cannot draw it by an example\'s place in the global batch.', names,
+        'What %s, draws changes with %saccumulate, a validation or a resumed run, for TensorFlow '
+        '%s cannot draw it by an example\'s place in the global batch.', names,
         '' if is_alike else 'the number of towers, ', tf.__version__)
 
 
