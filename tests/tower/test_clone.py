@@ -1,6 +1,5 @@
 """Clones: to the bit and on the same devices the towers that the model would build, or why not."""
 
-import logging
 import re
 from typing import Any, Dict, List, NamedTuple
 
@@ -250,27 +249,26 @@ def test_what_is_outside_of_its_scope_is_cloned(settings):
 
 @pytest.mark.nightly(but='python_in_a_function')
 @pytest.mark.parametrize('name', REFUSED)
-def test_what_cannot_be_cloned_is_refused_by_name_and_built_by_default(name, monkeypatch, caplog):
+def test_what_cannot_be_cloned_is_refused_by_name_and_built_by_default(name, monkeypatch, capsys):
   model, data = ZOO[name].model, XY
   with pytest.raises(UsageError, match=f'tower_build=clone: .* op tower_0/.*{REFUSED[name]}.*'
                      'tower_build=reuse'):
     compute('clone', model, data)
-  assert_built_by_the_model(model, data, monkeypatch, caplog)
+  assert_built_by_the_model(model, data, monkeypatch, capsys)
 
 
-def assert_built_by_the_model(model, data, monkeypatch, caplog):
+def assert_built_by_the_model(model, data, monkeypatch, capsys):
   monkeypatch.setattr('towers.tower.cloning.cloner._OPS_WORTH_CLONING', 10)
-  with caplog.at_level(logging.WARNING, 'towers'):
-    by_default = compute('auto', model, data)
-  [record] = [record for record in caplog.records if record.name == 'towers']
-  assert 'tower_build=auto calls the model' in record.getMessage()
-  assert '\n' not in record.getMessage() and 'Build with' not in record.getMessage()
+  capsys.readouterr()
+  by_default = compute('auto', model, data)
+  [told] = [line for line in capsys.readouterr().err.splitlines() if 'cloned' in line]
+  assert told.startswith('tower_build=auto calls the model') and 'Build with' not in told
   built = compute('reuse', model, data)
   assert_same_values(by_default, built)
   assert by_default.names == built.names
 
 
-def test_what_fails_in_cloning_is_built_by_the_model(monkeypatch, caplog):
+def test_what_fails_in_cloning_is_built_by_the_model(monkeypatch, capsys):
   def fail(*_, **__):
     raise ValueError('a node that\nTensorFlow does not take')
 
@@ -278,4 +276,4 @@ def test_what_fails_in_cloning_is_built_by_the_model(monkeypatch, caplog):
   model = ZOO['layer_norm'].model
   with pytest.raises(UsageError, match='tower_build=clone: .*a node that'):
     compute('clone', model, XY)
-  assert_built_by_the_model(model, XY, monkeypatch, caplog)
+  assert_built_by_the_model(model, XY, monkeypatch, capsys)

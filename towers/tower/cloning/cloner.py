@@ -5,9 +5,10 @@
   auto    as clone, where it can be done and a tower has so many ops that it saves time
 """
 
-import logging
+import sys
 from typing import Any, Callable, Collection, Dict, Hashable, Optional, Sequence
 
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError, check_choice
 from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
@@ -70,9 +71,8 @@ class Cloner:
           f'TensorFlow cannot copy the tower: {type(error).__name__}: {error}.')
       if self._build == 'clone':
         raise UsageError(f'tower_build=clone: {reason} Build with tower_build=reuse.') from error
-      logging.getLogger('towers').warning(
-          'tower_build=auto calls the model for every tower, as tower_build=reuse does, since the '
-          'first cannot be cloned: %s',
-          ' '.join(reason.split()))
+      # Nothing is wrong, and nothing to be done.
+      write_line('tower_build=auto calls the model for every tower, as tower_build=reuse does, '
+                 f'since the first cannot be cloned: {" ".join(reason.split())}', sys.stderr)
       self._build, self._patterns = 'reuse', {}
       return None
