@@ -188,7 +188,8 @@ def _judge_beside(fed, num_parts) -> List[str]:
   """Calls a model whose batches have one static size on others, as `_judge_size` needs them."""
   seconds = len(_SIZES) * len(fed.forward) * _OP_SECONDS
   is_by_example = all(_is_by_example(fed, name) for name in fed.towers[0].sums)
-  if is_by_example and seconds > _SHORT_SECONDS:
+  has_gradients = any('_grad/' in op.name for op in fed.forward)  # As of a mean, within the model.
+  if is_by_example and not has_gradients and seconds > _SHORT_SECONDS:
     return []
   fed.check_price('calling the model twice more', seconds)
   few = None
