@@ -152,6 +152,8 @@ DRAWS = {
         dropout(0.5)(tf.stack([h, 2 * h, -h])), rate=0.5, noise_shape=[1, tf.shape(h)[0], 1]), 0),
     'several rows': lambda h: h * tf.reshape(tf.random.uniform([5 * tf.shape(h)[0]]), [-1, 5]),
     'noise on weights': noise_on_weights,
+    'steps beside features': lambda h: tf.concat([h[:, :3] + tf.reshape(tf.transpose(
+        tf.random.normal([3, tf.shape(h)[0]])), [-1, 3]), h[:, 3:]], 1),
     'third axis': attention,
     'as many steps as rows': lambda h: tf.reduce_mean(dropout(0.5)(tf.stack([h] * 12)), 0),
     'time first in a loop': lambda h: tf.reduce_mean(turns(2, dropout(0.2))(steps_first(h)), 0),
@@ -240,11 +242,9 @@ def one_tower(name, **settings):
 
 
 @pytest.mark.nightly(but=['together-2', 'more-3', 'noise on weights-6', 'outside-2', 'outside-4',
-                          'outside-8'])
-@pytest.mark.parametrize('name, point', [
-    # Of one row only another call tells where it stands, in which other names are outside.
-    (name, point) for name, point in itertools.product(DRAWS, POINTS) if (name, point[0]) != (
-        'outside', 6)], ids=lambda value: value if isinstance(value, str) else str(value[0]))
+                          'outside-6', 'outside-8'])
+@pytest.mark.parametrize('name, point', itertools.product(DRAWS, POINTS),
+                         ids=lambda value: value if isinstance(value, str) else str(value[0]))
 def test_towers_draw_what_one_tower_draws(name, point, caplog):
   num_towers, mode, settings = point
   before, after, losses = one_tower(

@@ -23,6 +23,7 @@ A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has
 it takes apart.
 """
 
+import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from towers.graph.resized import copy_resized, find_outer, list_grown
@@ -35,6 +36,7 @@ from towers.tower.all_towers import is_of_all, is_own
 _ROWS, _ANY, _KEPT = 1013, 23, 1000003
 # Of the longest example, of which nothing has less.
 _LONGEST = 5
+_NUMBER = re.compile(r'_\d+/')  # In the name of an op, of a scope that is not the first.
 
 
 class Layout(NamedTuple):
@@ -118,34 +120,50 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
       unknown[name] = tensor
   if unknown and batch.num_rows is None:
     _read_layouts(unknown, layouts, _copy_open(unknown, resized))
-    _read_longest(unknown, layouts, unknown, shared, resized)
-    _read_kept(unknown, layouts, unknown, masks, resized)
+    _read_longest(unknown, layouts, shared, resized)
+    _read_kept(unknown, layouts, masks, resized)
   elif unknown:
     _read_layouts(unknown, layouts, _copy_met(
         {name: draw for name, draw in draws.items() if name in unknown
          and draw.shape.is_fully_defined()}, batch, resized))
-  # In another graph an op outside of the scope has another name.
-  inside = {name: tensor for name, tensor in unknown.items() if tensor.name.startswith(scope)}
   fed: Dict[str, Any] = {}
   for is_first in (True, False):
-    if not (inside and (is_first or fed)):
+    if not (unknown and (is_first or fed)):
       break
     # Sizes may be constants of the model's, come out of a loop, or several axes be one.
     try:
-      find = call_in_scratch([_ROWS], other=_ANY, shapes=fed).graph.get_tensor_by_name
-      copies = {name: find(tensor.name) for name, tensor in inside.items()}
-      masks = [find(mask.outputs[0].name).op for mask in masks]
+      graph = call_in_scratch([_ROWS], other=_ANY, shapes=fed).graph
+      copies = _find_copies(unknown, ops, graph, scope)
+      masks = [graph.get_operation_by_name(mask.name) for mask in masks]
     except Exception:  # A model that takes no such number of rows, or layers of another graph.
       pass
     else:
-      _read_layouts(inside, layouts, {tensor.name: tensor for tensor in copies.values()})
-      _read_layouts(inside, layouts, copy_resized([copies[name] for name in inside], {}))
-      _read_longest(inside, layouts, copies, shared, {})
-      _read_kept(inside, layouts, copies, masks, {})
+      _read_layouts(copies, layouts, {tensor.name: tensor for tensor in copies.values()})
+      _read_layouts(copies, layouts, copy_resized(list(copies.values()), {}))
+      _read_longest(copies, layouts, shared, {})
+      _read_kept(copies, layouts, masks, {})
+      unknown = {name: tensor for name, tensor in unknown.items() if name not in layouts}
   if own and batch.row_offset is not None:
     as_they_are = {tensor.name: tensor.shape for tensor in tf.nest.flatten(batch.tensors)}
     _mark_cut(layouts, draws, {**as_they_are, **shared}, own)
   return layouts
+
+
+def _find_copies(tensors, ops, graph, scope) -> Dict[str, Tensor]:
+  """Returns tensors like those of a tower in a graph of its model alone, where ops outside of the
+  scope, as those of a getter of weights, may have other numbers in their names."""
+  def list_alike(op, among):
+    return [other for other in among if _NUMBER.sub('/', other.name) == _NUMBER.sub('/', op.name)]
+
+  copies = {}
+  for name, tensor in tensors.items():
+    if tensor.name.startswith(scope):
+      copies[name] = graph.get_tensor_by_name(tensor.name)
+    elif tensor.op in ops:
+      alike, others = list_alike(tensor.op, ops), list_alike(tensor.op, graph.get_operations())
+      if len(alike) == len(others):
+        copies[name] = others[alike.index(tensor.op)].outputs[0]
+  return copies
 
 
 def _list_padded_alone(batch) -> Dict[str, Any]:
@@ -199,20 +217,21 @@ def _copy_met(draws, batch, known) -> Dict[str, Tensor]:
     outputs = [tensor for op in met for tensor in op.outputs]
     beside = _infer_shapes([tensor for op in met for tensor in op.inputs
                             if tensor.op in of_batch], known)
-    sizes = draw.shape.as_list()
-    axes = sorted(_list_candidates(draw.shape, batch), key=lambda axis: sizes[axis])
-    for axis in axes if beside else ():
+    sizes, fits = draw.shape.as_list(), []
+    for axis in _list_candidates(draw.shape, batch) if beside else ():
       given, more = ({**known, **beside, draw.name: [
           size // batch.num_rows * num_rows if index == axis else size
           for index, size in enumerate(sizes)]} for num_rows in (_ROWS, _ROWS + 1))
       found = _infer_shapes(outputs, given)
       # A single row may be that of all examples.
       if found and sizes[axis] != 1 and not _infer_shapes(outputs, more):
-        # Of the ops around it some may hold old sizes as constants.
-        around = copy_resized([tensor for op in own for tensor in op.outputs], given)
-        copies.update({draw.name: around[draw.name]} if around else {})
-        known = {**given, **found}
-        break
+        fits.append((given, found))
+    if len(fits) == 1:  # A reshape before may take either axis for that of the rows.
+      [(given, found)] = fits
+      # Of the ops around it some may hold old sizes as constants.
+      around = copy_resized([tensor for op in own for tensor in op.outputs], given)
+      copies.update({draw.name: around[draw.name]} if around else {})
+      known = {**given, **found}
   return copies
 
 
@@ -244,28 +263,26 @@ def _read_layouts(unknown, layouts, copies, counted=(_ANY,)) -> None:
       del unknown[name]
 
 
-def _read_longest(unknown, layouts, tensors, shared, shapes) -> None:
+def _read_longest(unknown, layouts, shared, shapes) -> None:
   """Moves to layouts the unknown ones with sizes of the longest example of all towers."""
   if unknown and shared:
-    copies = _copy_open({name: tensors[name] for name in unknown}, {**shapes, **shared})
+    copies = _copy_open(unknown, {**shapes, **shared})
     _read_layouts(unknown, layouts, copies, counted=(_ANY, _LONGEST))
 
 
-def _read_kept(unknown, layouts, tensors, masks, shapes) -> None:
-  """Moves to layouts the unknown ones of which an axis is what a mask keeps.
-
-  They are `tensors` in the graph of the masks, where some others are to have the `shapes`.
-  """
-  needed = find_needed([tensors[name].op for name in unknown])
+def _read_kept(unknown, layouts, masks, shapes) -> None:
+  """Moves to layouts the unknown ones of which an axis is what a mask keeps, where some others are
+  to have the `shapes`."""
+  needed = find_needed([tensor.op for tensor in unknown.values()])
   for number, mask in enumerate(masks):
     if mask in needed and unknown:
       places, [condition] = mask.outputs[0], mask.inputs
-      copies = copy_resized([tensors[name] for name in unknown],
+      copies = copy_resized(list(unknown.values()),
                             {**shapes, places.name: [_KEPT, *places.shape.as_list()[1:]]})
       of_mask: Layouts = {}
       _read_layouts({'': condition}, of_mask, copy_resized([condition], shapes))
-      for name in list(unknown):
-        copy = copies.get(tensors[name].name)
+      for name, tensor in list(unknown.items()):
+        copy = copies.get(tensor.name)
         sizes = copy.shape.as_list() if copy is not None and copy.shape.ndims else []
         if of_mask and _KEPT in sizes:
           layout = of_mask['']
