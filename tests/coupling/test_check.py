@@ -168,6 +168,15 @@ def test_a_draw_of_as_many_entries_as_there_are_rows_is_no_draw_by_rows(caplog, 
   assert 'not measured' not in ''.join(capfd.readouterr())
 
 
+def test_draws_outside_of_the_scope_of_a_tower_are_measured_where_blocks_begin(caplog):
+  def model(batch, is_training):
+    with tf.name_scope('outside/'):
+      x = tf.nn.dropout(batch['x'], rate=0.3)
+    return ce(dense(x, 4, 'o'), batch['y'])
+
+  assert judge(model, xy(24), caplog, num_towers=1, batch_size=8, accumulate=2) == []
+
+
 @pytest.mark.parametrize('batch_size, num_towers', small.nightly_but(
     [(14, 3)], [(13, 3), (14, 3), (14, 4), (15, 3), (15, 2)]))
 def test_rows_of_all_towers_are_measured_whatever_the_shares(batch_size, num_towers, caplog, capfd):
@@ -299,6 +308,24 @@ def test_losses_by_example_need_no_call_on_other_sizes(returned, is_told, caplog
 
   assert not judge(model, xy(28), caplog, last_batch='drop')
   assert ('needs no other call' in ''.join(capsys.readouterr())) == is_told
+
+
+def by_size(batch, take=lambda rows: rows):
+  rows = tf.cast(take(tf.shape(batch['x'])[0]), tf.float32)
+  return ce(dense(batch['x'], 4, 'd') / tf.sqrt(rows), batch['y'])
+
+
+def by_half_of_size(batch):
+  return by_size(batch, lambda rows: rows // 2)
+
+
+@pytest.mark.parametrize('settings', [dict(num_towers=2), dict(num_towers=1, accumulate=2)],
+                         ids=str)
+@pytest.mark.parametrize('losses', [by_size, by_half_of_size])
+def test_losses_by_example_that_take_a_static_size_are_measured_on_others(
+    losses, settings, monkeypatch, caplog):
+  monkeypatch.setattr(check, '_SHORT_SECONDS', 0.0)
+  assert judge(lambda batch, is_training: losses(batch), xy(28), caplog, **settings)
 
 
 def test_sums_of_micro_batches_are_no_updates_of_the_model(caplog, capsys):
@@ -457,16 +484,21 @@ def numbered(batch, is_training, then=tf.reduce_mean):
   return then(ce(tf.nn.dropout(rows, rate=0.3), batch['y']))
 
 
-@pytest.mark.parametrize('settings', [
-    dict(num_towers=2), dict(accumulate=2), pytest.param(
-        dict(num_towers=4, last_batch='drop', batch_norm='sync'), marks=pytest.mark.nightly)],
-                         ids=str)
-def test_a_net_that_takes_its_size_from_a_static_batch_is_measured(settings, caplog, capsys):
+def collected(batch, is_training, then=tf.reduce_mean):
+  tf.losses.add_loss(then(ce(dense(batch['x'], 4, 'd'), batch['y'])))
+  return tf.losses.get_total_loss()  # Of all calls of the model in its graph.
+
+
+@pytest.mark.parametrize('net, settings', [
+    (numbered, dict(num_towers=2)), (numbered, dict(accumulate=2)), (collected, dict(accumulate=2)),
+    pytest.param(numbered, dict(num_towers=4, last_batch='drop', batch_norm='sync'),
+                 marks=pytest.mark.nightly)])
+def test_a_net_that_takes_its_size_from_a_static_batch_is_measured(net, settings, caplog, capsys):
   settings = {**dict(num_towers=1, batch_size=28), **settings}
-  assert not judge(numbered, xy(28), caplog, **settings)
+  assert not judge(net, xy(28), caplog, **settings)
   assert 'not measured' not in capsys.readouterr().out
-  with pytest.raises(towers.UsageError, match='Sum.*test_check.py, line .*, is no mean over'):
-    judge(lambda *batch: numbered(*batch, then=tf.reduce_sum), xy(28), caplog, **settings)
+  with pytest.raises(towers.UsageError, match='test_check.py, line .*, is no mean over'):
+    judge(lambda *batch: net(*batch, then=tf.reduce_sum), xy(28), caplog, **settings)
 
 
 @pytest.mark.parametrize('limits, model, data, reason', [

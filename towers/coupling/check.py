@@ -37,6 +37,8 @@ _SIZES = 2 * FEW, FEW  # Of batches on which a model is called whose own have a 
 # What Python needs to call a model, for each op of its forward pass; and the most that it is worth
 # where only a division by the batch's size could be wrong.
 _OP_SECONDS, _SHORT_SECONDS = 2e-3, 0.1
+# Ops that compute with a static size, and what it is there.
+_TAKES_SIZE = {('Cast', 'Const'), ('Cast', 'StridedSlice'), ('FloorDiv', 'StridedSlice')}
 FIX = ('For batch normalisation use batch_norm=sync with accumulate=1; for a mean by weights '
        'return towers.Weighted(losses, weights). What a loss needs of the whole batch is the sum '
        'towers.all_sum(tf.reduce_sum(x, 0)), in place of tf.reduce_sum(x, 0), or its rows '
@@ -188,8 +190,7 @@ def _judge_beside(fed, num_parts) -> List[str]:
   """Calls a model whose batches have one static size on others, as `_judge_size` needs them."""
   seconds = len(_SIZES) * len(fed.forward) * _OP_SECONDS
   is_by_example = all(_is_by_example(fed, name) for name in fed.towers[0].sums)
-  has_gradients = any('_grad/' in op.name for op in fed.forward)  # As of a mean, within the model.
-  if is_by_example and not has_gradients and seconds > _SHORT_SECONDS:
+  if is_by_example and seconds > _SHORT_SECONDS and not any(map(_takes_size, fed.forward)):
     return []
   fed.check_price('calling the model twice more', seconds)
   few = None
@@ -208,6 +209,12 @@ def _judge_beside(fed, num_parts) -> List[str]:
                  f'{_SIZES[0]} rows in a graph of its own: {find_reason(error)}. One loss per '
                  'example, [batch], needs no other call.')
     return []
+
+
+def _takes_size(op) -> bool:
+  """Returns whether an op takes the size of a batch as a number, or a gradient, as of a mean."""
+  return '_grad/' in op.name or bool(op.inputs) and (
+      (op.type, op.inputs[0].op.type) in _TAKES_SIZE and op.outputs[0].shape.ndims == 0)
 
 
 def _judge_size(fed, num_parts) -> List[str]:

@@ -85,7 +85,7 @@ class FedTowers:
     self.graph, self.scope = tower.loss.graph, tower.scope
     self.runs_per_epoch = runs_per_epoch
     self.sizes, place = [each.batch.num_rows for each in towers], tower.batch.row_offset
-    is_aligned = self.graph.get_collection(ALIGNED_BLOCKS, self.scope)
+    is_aligned = self.graph.get_collection(ALIGNED_BLOCKS)
     self.unit = int(np.gcd(place.multiple, _BLOCK)) if place is not None and is_aligned else 1
     self._tensors = [tf.nest.flatten(each.batch.tensors) for each in towers]
     batches = [[value[:int(flat[-1])] for value in flat[:-1]] for flat in rows if int(flat[-1])]
