@@ -43,12 +43,12 @@ def find_dependents(ops: Iterable[Operation], by_control: bool = True,
 
 
 def walk(roots: Iterable[Any], follow: Any, within: Optional[Container[Any]] = None,
-         without: Container[Any] = ()) -> Iterable[Any]:
-  """Returns the roots, and all to which `follow(node)` leads from them, depth first."""
+         without: Container[Any] = (), nearest_first: bool = False) -> Iterable[Any]:
+  """Returns the roots, and all to which `follow(node)` leads from them, by default depth first."""
   found: Dict[Any, None] = {}
   pending = list(roots)
   while pending:
-    node = pending.pop()
+    node = pending.pop(0 if nearest_first else -1)
     if node not in found and node not in without and (within is None or node in within):
       found[node] = None
       pending.extend(follow(node))

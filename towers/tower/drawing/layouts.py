@@ -27,7 +27,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from towers.graph.resized import copy_resized, find_outer, list_grown
-from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart
+from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart, walk
 from towers.input.batch import Batch
 from towers.tensorflow_v1 import Operation, Tensor, tf
 from towers.tower.all_towers import is_of_all, is_own
@@ -197,9 +197,15 @@ def _copy_open(tensors, resized):
   copies = copy_resized(list(tensors.values()), resized)
   several = [tensors[name] for name, tensor in tensors.items()
              if any(factor > 1 for _, factor in list_grown(copies.get(tensor.name), _ROWS))]
-  # The order of several rows is in the ops around a draw.
-  computed = find_dependents([draw.op for draw in several], by_control=False)
-  return {**copies, **copy_resized([tensor for op in computed for tensor in op.outputs], resized)}
+  # The order of several rows is in the ops around a draw. A farther one may take no such sizes, as
+  # where nothing reads it.
+  near = list(walk([draw.op for draw in several], lambda op: [
+      reader for tensor in op.outputs for reader in tensor.consumers()], nearest_first=True))
+  around: Dict[str, Tensor] = {}
+  while near and not around:
+    around = copy_resized([tensor for op in near for tensor in op.outputs], resized)
+    near = near[:len(near) // 2]
+  return {**copies, **around}
 
 
 def _copy_met(draws, batch, known) -> Dict[str, Tensor]:
