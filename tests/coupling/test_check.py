@@ -315,13 +315,16 @@ def by_size(batch, take=lambda rows: rows):
   return ce(dense(batch['x'], 4, 'd') / tf.sqrt(rows), batch['y'])
 
 
-def by_half_of_size(batch):
-  return by_size(batch, lambda rows: rows // 2)
+def by_number(batch):
+  return ce(dense(batch['x'], 4, 'd') / batch['x'].shape.as_list()[0], batch['y'])
 
 
 @pytest.mark.parametrize('settings', [dict(num_towers=2), dict(num_towers=1, accumulate=2)],
                          ids=str)
-@pytest.mark.parametrize('losses', [by_size, by_half_of_size])
+@pytest.mark.parametrize('losses', [
+    by_size, functools.partial(by_size, take=lambda rows: rows // 2),
+    functools.partial(by_size, take=lambda rows: rows - 1), by_number],
+    ids=['size', 'half of it', 'less one', 'number'])
 def test_losses_by_example_that_take_a_static_size_are_measured_on_others(
     losses, settings, monkeypatch, caplog):
   monkeypatch.setattr(check, '_SHORT_SECONDS', 0.0)

@@ -15,6 +15,7 @@ others make, of those that are compared with limits; and what counts once weight
 
 import contextlib
 import logging
+import math
 import re
 from typing import Any, List, Optional, Sequence
 
@@ -38,7 +39,8 @@ _SIZES = 2 * FEW, FEW  # Of batches on which a model is called whose own have a 
 # where only a division by the batch's size could be wrong.
 _OP_SECONDS, _SHORT_SECONDS = 2e-3, 0.1
 # Ops that compute with a static size, and what it is there.
-_TAKES_SIZE = {('Cast', 'Const'), ('Cast', 'StridedSlice'), ('FloorDiv', 'StridedSlice')}
+_TAKES_SIZE = {('Cast', 'Const'), *((op, 'StridedSlice') for op in (
+    'Cast', 'FloorDiv', 'Add', 'AddV2', 'Sub'))}
 FIX = ('For batch normalisation use batch_norm=sync with accumulate=1; for a mean by weights '
        'return towers.Weighted(losses, weights). What a loss needs of the whole batch is the sum '
        'towers.all_sum(tf.reduce_sum(x, 0)), in place of tf.reduce_sum(x, 0), or its rows '
@@ -190,7 +192,8 @@ def _judge_beside(fed, num_parts) -> List[str]:
   """Calls a model whose batches have one static size on others, as `_judge_size` needs them."""
   seconds = len(_SIZES) * len(fed.forward) * _OP_SECONDS
   is_by_example = all(_is_by_example(fed, name) for name in fed.towers[0].sums)
-  if is_by_example and seconds > _SHORT_SECONDS and not any(map(_takes_size, fed.forward)):
+  if is_by_example and seconds > _SHORT_SECONDS and not any(
+      _takes_size(op, fed.sizes[0]) for op in fed.forward):
     return []
   fed.check_price('calling the model twice more', seconds)
   few = None
@@ -211,10 +214,14 @@ def _judge_beside(fed, num_parts) -> List[str]:
     return []
 
 
-def _takes_size(op) -> bool:
-  """Returns whether an op takes the size of a batch as a number, or a gradient, as of a mean."""
-  return '_grad/' in op.name or bool(op.inputs) and (
-      (op.type, op.inputs[0].op.type) in _TAKES_SIZE and op.outputs[0].shape.ndims == 0)
+def _takes_size(op, size) -> bool:
+  """Returns whether an op takes this size as a number, or a gradient, as of a mean."""
+  if '_grad/' in op.name or not op.outputs or op.outputs[0].shape.ndims != 0:
+    return '_grad/' in op.name
+  if op.type == 'Const' and op.outputs[0].dtype.is_floating and size > 1:
+    value = tf.get_static_value(op.outputs[0])
+    return any(math.isclose(value, each, rel_tol=1e-6) for each in (size, 1 / size))
+  return bool(op.inputs) and (op.type, op.inputs[0].op.type) in _TAKES_SIZE
 
 
 def _judge_size(fed, num_parts) -> List[str]:
