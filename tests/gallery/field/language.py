@@ -54,6 +54,7 @@ SUMMARIES = dict(
 READER = dict(char_limit=4, hidden=5, char_dim=3, char_hidden=4, use_cudnn=False, keep_prob=0.7,
               ptr_keep_prob=0.7, grad_clip=5.)
 READER_TABLES = [np.float32(np.random.RandomState(1).randn(WORDS, size)) for size in (6, 3)]
+QANET = dict(char_limit=5, hidden=8, char_dim=3, num_heads=2, ans_limit=4, l2_norm=None, decay=0.99)
 TENSOR2TENSOR = dict(hidden_size=8, filter_size=16, num_heads=2)
 BILM = dict(
     bidirectional=True, dropout=0.1, unroll_steps=4, n_tokens_vocab=20, n_negative_samples_batch=8,
@@ -248,6 +249,30 @@ def reader():
     with tf.variable_scope(tf.get_variable_scope(), custom_getter=getter):
       iterator = types.SimpleNamespace(get_next=lambda: rows)
       return net.Model(config, iterator, *READER_TABLES, opt=False).loss
+  return model
+
+
+@functools.lru_cache(maxsize=None)
+def load_qanet():
+  net = load('QANet', 'model')
+  block = net.residual_block
+  net.residual_block = lambda *args, **named: block(*args, **dict(named, num_blocks=1))
+  return net
+
+
+def qanet():
+  net = load_qanet()
+
+  def model(batch, is_training):
+    c, q = [tf.reduce_max(towers.all_rows(tf.math.count_nonzero(part, 1, dtype=tf.int32)))
+            for part in batch[:2]]
+    rows = [part[:, :size] for part, size in zip(batch, (c, q, c, q, c, c))] + [None]
+    config = types.SimpleNamespace(batch_size=batch[0].shape[0].value, para_limit=c, ques_limit=q,
+                                   **QANET)
+    iterator = types.SimpleNamespace(get_next=lambda: rows)
+    made = net.Model(config, iterator, *READER_TABLES, opt=False, trainable=False,
+                     graph=tf.get_default_graph())
+    return towers.fed({made.dropout: 0.1 if is_training else 0.}, made.loss)
   return model
 
 

@@ -1,6 +1,7 @@
 """The glue of repositories that draw, paint, segment, detect, and learn tasks from few pictures."""
 
 import functools
+import importlib
 import os
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import towers
 from tests.gallery.field import repositories
 from tests.gallery.field.repositories import load, write
 from tests.gallery.field.signals import by_all, learning
+from tests.gallery.programs import cross_entropy
 from towers.tensorflow_v1 import tf
 
 TASKS, POINTS = 3, 7
@@ -32,6 +34,14 @@ DARKNET = '\n'.join((
 FLAGS = dict(pbLoad='', binary='', load='', threshold=-0.1, verbalise=False, keep=1, gpu=0.,
              summary='', train=True, trainer='rmsprop', lr=1e-5)
 PGGAN = dict(num_channels=3, resolution=16, label_size=2, fmap_base=32, fmap_max=8)
+# Of the layers of C3D, how many channels; the last ones are dense.
+C3D = dict(c1=3, c2=4, c3a=4, c3b=4, c4a=5, c4b=5, c5a=6, c5b=6, d1=8, d2=8, out=3)
+OCR = dict(
+    batch_size=None, visualize=False, output_dir='', initial_learning_rate=1.,
+    steps_per_checkpoint=1, model_dir=tempfile.gettempdir(), target_embedding_size=4,
+    attn_num_hidden=4, attn_num_layers=2, clip_gradients=True, max_gradient_norm=5.,
+    load_model=False, gpu_id=0, use_gru=False, max_image_width=32, max_image_height=32,
+    max_prediction_length=3)
 SIMCLR = dict(use_tpu=False, image_size=32, train_batch_size=9, train_summary_steps=0,
               proj_out_dim=8, model_dir=tempfile.gettempdir())
 
@@ -212,4 +222,49 @@ def pggan():
       loss = tf.reduce_mean(losses.D_wgangp_acgan(*given, images, labels))
     with learning('G/'):
       return loss + tf.reduce_mean(losses.G_wgan_acgan(*given))
+  return model
+
+
+def c3d_weights(train):
+  """Makes what the script of C3D does before its towers, in few channels."""
+  weights, biases, before = {}, {}, 3
+  for name, size in C3D.items():
+    shape = [3, 3, 3, before, size] if name[0] == 'c' else [before, size]
+    weights[name if name == 'out' else 'w' + name] = train._variable_with_weight_decay(
+        'w' + name, shape, 0.0005)
+    biases[name if name == 'out' else 'b' + name] = train._variable_with_weight_decay(
+        'b' + name, [size], 0.)
+    before = size
+  return weights, biases
+
+
+def c3d():
+  net, train = load('C3D-tensorflow', 'c3d_model', 'train_c3d_ucf101', without=('input_data',))
+
+  def model(batch, is_training):
+    clips, labels = batch
+    made = c3d_weights(train)
+    penalties = tf.get_collection('weightdecay_losses', tf.get_default_graph().get_name_scope())
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, tf.add_n(penalties))
+    logits = net.inference_c3d(clips, 0.5 if is_training else 1., clips.shape[0].value, *made)
+    return cross_entropy(labels, logits)
+  return model
+
+
+def load_ocr():
+  net, parts = load('attention-ocr', 'aocr.model.model', 'aocr.model.seq2seq')
+  # Where it looks for this first, the stand-in for what is not installed is found.
+  parts.linear = importlib.import_module('tensorflow.contrib.rnn.python.ops.core_rnn_cell')._linear
+  return net
+
+
+def ocr():
+  net = load_ocr()
+
+  def model(batch, is_training):
+    files, letters, weights = batch
+    made = net.Model('train' if is_training else 'valid', session=tf.Session(), **OCR)
+    columns = [tf.unstack(part, axis=1) for part in (letters, weights)]
+    fed = dict(zip(made.decoder_inputs + made.target_weights, sum(columns, [])))
+    return towers.fed({made.img_pl: files, **fed}, made.attention_decoder_model.loss)
   return model

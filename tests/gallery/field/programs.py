@@ -174,6 +174,24 @@ def questions() -> Tuple[np.ndarray, ...]:
   return (text, question, letters, others, *ends)
 
 
+def spelled_questions() -> Tuple[np.ndarray, ...]:
+  """Questions, whose words have five letters."""
+  text, question, *letters, starts, ends = questions()
+  longer = [np.concatenate([each, each[..., 1:2]], 2) for each in letters]
+  return (text, question, *longer, starts, ends)
+
+
+def lines() -> Tuple[Any, ...]:
+  """Files of images; of words a first sign, letters and a last one; and what of them counts."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    pixels = np.uint8(255 * draw('uniform', 32, 32, 1))
+    files = session.run([tf.image.encode_png(each) for each in pixels])
+  lengths = 3 + draw('integers', below=3)[:, None]
+  letters = np.concatenate([np.ones([NUM_EXAMPLES, 1]), 3 + draw('integers', 5, below=30)], 1)
+  return (np.array(files, object), np.int32(letters * (np.arange(6) < lengths)),
+          np.float32(np.arange(6) < lengths - 1))
+
+
 def visits() -> Tuple[np.ndarray, ...]:
   """Users, what they bought, what they bought next, and what they did not."""
   items = draw('integers', tables.VISITS + 1, below=tables.ITEMS) + 1
@@ -480,6 +498,21 @@ REPOSITORIES: Dict[str, Repository] = {
                        optimizer=smooth_adam),
     'dltk': Repository('DLTK/DLTK', pictures.dltk, brains, "Estimator's `model_fn`", settings=SYNC,
                        optimizer=lambda: tf.train.GradientDescentOptimizer(1e-3)),
+    'waveglow': Repository(
+        'weixsong/WaveGlow', signals.waveglow,
+        lambda: (draw('normal', 64, 1), draw('normal', 8, 4)), 'first weights by numpy',
+        optimizer=lambda: tf.train.AdamOptimizer(0.001)),
+    'c3d': Repository(
+        'hx173149/C3D-tensorflow', pictures.c3d,
+        lambda: (draw('normal', 16, 32, 32, 3), labels()), 'penalties in its own collection', 6,
+        dict(STATIC, average_weights=0.99), lambda: tf.train.AdamOptimizer(0.001)),
+    'qanet': Repository(
+        'NLPLearn/QANet', language.qanet, spelled_questions, 'averages that the loss waits for', 6,
+        dict(STATIC, clip_norm=5.), smooth_adam),
+    'ocr': Repository(
+        'emedvedev/attention-ocr', pictures.ocr, lines, 'fed tensors, files in `map_fn`',
+        settings=dict(SYNC, clip_norm=5.),
+        optimizer=lambda: tf.train.GradientDescentOptimizer(0.01)),
     'pggan': Repository(
         'tkarras/progressive_growing_of_gans', pictures.pggan, portraits,
         'a penalty on gradients, networks made before', 8,

@@ -24,6 +24,8 @@ WAVENET = dict(
     dilations=[1, 2, 4], filter_width=2, residual_channels=4, dilation_channels=4, skip_channels=4,
     quantization_channels=8, use_biases=True, global_condition_channels=3,
     global_condition_cardinality=4)
+WAVEGLOW = dict(num_mels=4, lc_conv1d_filter_num=4, n_layers=2, residual_channels=6,
+                skip_channels=5, upsampling_rate=8)
 GLOW = dict(
     image_size=8, n_levels=2, depth=1, width=4, n_bits_x=8, n_y=3, ycond=True, learntop=True,
     weight_y=0.1, flow_permutation=2, flow_coupling=1, direct_iterator=True, inference=False)
@@ -103,6 +105,16 @@ def wavenet():
   def model(batch, is_training):
     sounds, speakers = batch
     return net.WaveNetModel(tf.shape(sounds)[0], **WAVENET).loss(sounds, speakers)
+  return model
+
+
+def waveglow():
+  net = load('WaveGlow', 'glow')
+  net.hparams.override_from_dict(WAVEGLOW)
+
+  def model(batch, is_training):
+    made = net.WaveGlow(net.hparams.num_mels, n_flows=4, n_early_every=2)
+    return net.compute_waveglow_loss(*made.create_forward_network(*batch), sigma=0.707)
   return model
 
 
