@@ -168,6 +168,7 @@ def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: Vari
     recording, replicas = record_tower(tower.device), store.replicas.get(index, {})
     measuring.append(build_forward(call, tower.batch, recording, index=len(towers) + index,
                                    instead=replicas))
+    store.scopes.append(measuring[-1].scope)
     check_shared(before, tf.global_variables(), tower='With is_training False the model')
     redirect_reads(store.made, replicas,
                    measuring[-1].find_needed().intersection(recording.list_ops()))

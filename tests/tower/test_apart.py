@@ -49,6 +49,12 @@ def updates_before_the_loss(losses):
     return tf.identity(losses)
 
 
+@small.with_losses
+def of_all_updates(losses):
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.reduce_mean(losses))
+  return tf.add_n(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+
+
 def kept_in_python():
   kept = []
   return small.with_losses(lambda losses: kept.append(tf.reduce_mean(losses)) or tf.add_n(kept))
@@ -68,10 +74,7 @@ def kept_for_the_gradient():
 @pytest.mark.nightly(but=2)
 @pytest.mark.parametrize('num_towers', small.nightly_but([3], [2, 3]))
 @pytest.mark.parametrize('make, what, fix', [
-    (lambda: total_loss, 'loss', "get_collection('losses', scope)"),
-    (lambda: collected_losses, 'loss', "get_collection('losses', scope)"),
-    (lambda: collected_metric, 'metric all', "get_collection('seen', scope)"),
-    (lambda: updates_before_the_loss, 'loss', "get_collection('my_updates', scope)"),
+    (lambda: of_all_updates, 'loss', "get_collection('update_ops', scope)"),
     (kept_in_python, 'loss', 'in no collection'),
     (kept_for_the_gradient, 'gradients', 'in no collection')])
 def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_towers):
@@ -82,13 +85,11 @@ def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_t
   assert fix in message
 
 
-@pytest.mark.nightly(but='<lambda>0')
-@pytest.mark.parametrize('make', [lambda: total_loss, lambda: collected_losses, kept_in_python])
-def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside_it(make):
-  with small.Run(model=make(), num_towers=1, **SETTINGS) as run:
+def test_one_tower_may_take_all_that_is_kept_but_no_validation_tower_beside_it():
+  with small.Run(model=kept_in_python(), num_towers=1, **SETTINGS) as run:
     run.train()
   with pytest.raises(UsageError, match='loss of tower 1 is computed from the op tower_0/'):
-    small.Run(model=make(), num_towers=2, validation_tower=True, **SETTINGS)
+    small.Run(model=kept_in_python(), num_towers=2, validation_tower=True, **SETTINGS)
 
 
 @small.with_losses
@@ -119,14 +120,19 @@ def harmless():
   return model
 
 
-@pytest.mark.nightly(but='collected_losses-clone')
-@pytest.mark.parametrize('model, build', [
-    (lambda: advised, 'reuse'), (lambda: advised, 'clone'), (harmless, 'reuse'),
-    (lambda: collected_losses, 'clone')],  # Clones hold their own losses alone.
-    ids=['advised-reuse', 'advised-clone', 'harmless-reuse', 'collected_losses-clone'])
-def test_what_takes_nothing_of_other_towers_equals_one_tower(model, build):
+@pytest.mark.nightly(but=['total_loss-reuse', 'collected_metric-tower', 'collected_losses-clone'])
+@pytest.mark.parametrize('way', [
+    dict(tower_build='reuse'), dict(tower_build='clone'),
+    dict(validation_tower=True)], ids=['reuse', 'clone', 'tower'])
+@pytest.mark.parametrize('model', [
+    lambda: advised, harmless, lambda: total_loss, lambda: collected_losses,
+    lambda: collected_metric, lambda: updates_before_the_loss], ids=[
+        'advised', 'harmless', 'total_loss', 'collected_losses', 'collected_metric', 'updates'])
+def test_what_takes_nothing_of_other_towers_equals_one_tower(model, way):
+  if model is harmless and 'tower_build' in way:
+    way = dict(tower_build='reuse')  # Its table is not cloned.
   settings = dict(SETTINGS, validates=True)
-  with small.Run(model=model(), num_towers=3, tower_build=build, **settings) as run, \
+  with small.Run(model=model(), num_towers=3, **way, **settings) as run, \
       small.Run(model=model(), num_towers=1, **settings) as one:
     for _ in range(3):
       assert run.train() == pytest.approx(one.train(), abs=1e-5)
@@ -230,7 +236,7 @@ def with_print(losses, penalty):
     return tf.identity(losses)
 
 
-def test_what_a_clone_collected_is_another_towers_too():
+def test_what_a_clone_collected_is_hidden_too():
   @small.with_losses
   def model(losses):
     before = tf.get_collection('losses')[-1:]
@@ -238,6 +244,7 @@ def test_what_a_clone_collected_is_another_towers_too():
     return tf.add_n([tf.reduce_mean(losses)] + before)
 
   # Batches of 3, 3 and 2: the second tower is a clone, the third none.
-  with pytest.raises(UsageError, match='loss of tower 2 is computed from the op tower_1/'):
-    small.Run(model=model, num_towers=3, tower_build='clone', train=small.random_examples(16),
-              validation=small.random_examples(8, 'validation'))
+  settings = dict(model=model, train=small.random_examples(16))
+  with small.Run(num_towers=3, tower_build='clone', **settings) as run, \
+      small.Run(num_towers=1, **settings) as one:
+    assert run.train() == pytest.approx(one.train(), abs=1e-5)

@@ -43,6 +43,7 @@ from towers.tower.global_batch import join_batches
 from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import build_precision
 from towers.tower.recording import record_tower
+from towers.tower.tower import Tower
 from towers.validation import fetch_measured, stack_sums
 from towers.warm_start.warm_start import load_values
 from towers.whole import WholeRows
@@ -139,8 +140,10 @@ class Forward:
       whole = join_batches(self._batches, batch_norm=batch_norm)
       call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
-        towers = [build_forward(call, batch, record_tower(device), index=index)
-                  for index, (batch, device) in enumerate(zip(whole.batches, names))]
+        towers: List[Tower] = []
+        for batch, device in zip(whole.batches, names):
+          towers.append(build_forward(call, batch, record_tower(device), index=len(towers)))
+          store.scopes.append(towers[-1].scope)
         join_sums(towers)
         self._towers = towers
         with tf.device(HOST):

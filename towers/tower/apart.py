@@ -1,17 +1,42 @@
 """Towers apart: a tower's results come from its own batch, and its loss has no penalties.
 
-A graph's collections are those of all towers. If a model calls `tf.losses.get_total_loss()` or
-`tf.get_collection('losses')`, tower 2 gets the losses of towers 0 and 1 as well. And the gradient
-of penalties in REGULARIZATION_LOSSES is added once for all towers: in the loss they would count
-twice.
+A graph's collections are those of all towers. Of losses, and in those of its own, a model finds
+what this tower has put there alone, as by `tf.losses.get_total_loss()` or
+`tf.get_collection('losses')`; in TensorFlow's others what all have. And the gradient of penalties
+in REGULARIZATION_LOSSES is added once for all towers: in the loss they would count twice.
 """
 
-from typing import Mapping, Optional, Sequence
+import contextlib
+from typing import Iterator, Mapping, Optional, Sequence
 
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_dependents, find_needed, list_sources
 from towers.input.batch import Batch
 from towers.tensorflow_v1 import Gradient, Operation, Tensor, tf
+
+# Collections in which a model finds what all towers have put there.
+_SHARED = {key for key in vars(tf.GraphKeys).values() if isinstance(key, str)} - {
+    tf.GraphKeys.LOSSES}
+
+
+@contextlib.contextmanager
+def own_collections(others: Sequence[str]) -> Iterator[None]:
+  """Hides within the context what towers of these name scopes have put into collections."""
+  graph, hidden = tf.get_default_graph(), []
+  for key in graph.get_all_collection_keys() if others else ():
+    if key not in _SHARED and not str(key).startswith('towers/'):
+      items = graph.get_collection_ref(key)
+      ops = [getattr(item, 'op', item) for item in items]
+      kept = [item for item, op in zip(items, ops) if not (
+          isinstance(op, Operation) and op.name.startswith(tuple(others)))]
+      if len(kept) < len(items):
+        hidden.append((items, items[:], kept))
+        items[:] = kept
+  try:
+    yield
+  finally:
+    for items, before, kept in hidden:
+      items[:] = before + [item for item in items if not any(item is one for one in kept)]
 
 
 def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequence[Operation], *,

@@ -10,6 +10,7 @@ from towers.graph.postponed import postpone_writes
 from towers.placement import variables
 from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.tower.all_towers import is_own
+from towers.tower.apart import own_collections
 from towers.tower.batch_norm.sync_other_layers import joining_norms
 from towers.tower.drawing.draws import Draws
 from towers.tower.foreign.calls import call_as_is
@@ -77,6 +78,7 @@ class ModelCall(NamedTuple):
       contexts.enter_context(giving_way(store.devices))
       contexts.enter_context(joining_norms(tensors, scope=scope))
       contexts.enter_context(answering(self.is_training))
+      contexts.enter_context(own_collections(store.scopes))
       num_ops = len(tf.get_default_graph().get_operations())
       returned = call_as_is(self.model, decode_batch(tensors), self.is_training)
       if self.postpones:

@@ -72,11 +72,11 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
                                                                    'scratch/num_examples'))
         batch = batch._replace(row_offset=build_row_offsets([batch])[0])
         before = len(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
-        graph.clear_collection(tf.GraphKeys.LOSSES)  # As of tf.losses.get_total_loss().
         with tf.name_scope(scope[:-1]) as own, joining(
             batch, num_towers=2, joins_norms=call.global_batch.joins_norms,
             scope=own), shaped_as_fed({} if shapes is None else shapes):
           returned = call.compute(batch.tensors, index=index, scope=own)
+        call.store.scopes.append(own)
         calls.append(ScratchCall(own, batch, returned,
                                  tf.get_collection(tf.GraphKeys.UPDATE_OPS)[before:]))
     finally:

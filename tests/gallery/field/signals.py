@@ -143,7 +143,7 @@ def cifar10():
     images, labels = batch
     net.FLAGS.batch_size = images.shape[0]
     net.loss(net.inference(images), labels)
-    return tf.add_n(tf.get_collection('losses', tf.get_default_graph().get_name_scope() + '/'))
+    return tf.add_n(tf.get_collection('losses'))
   return model
 
 
