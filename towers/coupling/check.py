@@ -216,8 +216,10 @@ def _judge_beside(fed, num_parts) -> List[str]:
 
 def _takes_size(op, size) -> bool:
   """Returns whether an op takes this size as a number, or a gradient, as of a mean."""
-  if '_grad/' in op.name or not op.outputs or op.outputs[0].shape.ndims != 0:
-    return '_grad/' in op.name
+  if '_grad/' in op.name:
+    return True
+  if not op.outputs or op.outputs[0].shape.ndims != 0:
+    return False
   if op.type == 'Const' and op.outputs[0].dtype.is_floating and size > 1:
     value = tf.get_static_value(op.outputs[0])
     return any(math.isclose(value, each, rel_tol=1e-6) for each in (size, 1 / size))
