@@ -1,4 +1,4 @@
-"""Usage errors: the line that is told with one is the program's own, and none of ours."""
+"""Usage errors: the line beside one is the program's own, and none of ours."""
 
 import os
 

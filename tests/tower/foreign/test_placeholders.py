@@ -13,6 +13,7 @@ from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.foreign.placeholders import shaped_as_fed
 
 X = np.random.RandomState(0).randn(13, small.NUM_FEATURES).astype(np.float32)
 LABELS = np.random.RandomState(1).randint(small.NUM_CLASSES, size=13)  # int64.
@@ -176,6 +177,17 @@ def test_draws_in_a_loop_over_what_is_fed_are_found(is_turned, caplog):
   assert not caplog.records
   assert losses == pytest.approx(expected_losses, rel=1e-5)
   small.assert_same_weights(variables, expected)
+
+
+def test_shapes_are_noted_of_one_graph_alone():
+  shapes = {'x': tf.TensorShape([7])}
+  with tf.Graph().as_default(), shaped_as_fed(shapes):
+    own = tf.placeholder(tf.float32, [None], 'x')
+    with tf.Graph().as_default():  # As of another thread.
+      other, y = [tf.placeholder(tf.float32, [None], name) for name in 'xy']
+      towers.fed({y: tf.zeros([5])}, y)
+  assert own.shape.as_list() == [7] and other.shape.as_list() == [None]
+  assert list(shapes) == ['x']
 
 
 def test_it_predicts_and_is_exported(tmp_path):

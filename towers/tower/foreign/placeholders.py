@@ -9,7 +9,7 @@ reads the tensor from then on. The placeholder stays in the graph, and nothing n
 """
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Dict, Iterator, Mapping
 
 from towers.base.usage_error import UsageError
 from towers.graph.postponed import find_variable
@@ -27,7 +27,8 @@ from towers.tower.foreign.calls import OWN_GRAPH, is_made_before
 # What reads a variable, and what reads a tensor so.
 _READS = {'ReadVariableOp': tf.identity, 'ResourceGather': tf.gather,
           'ResourceGatherNd': tf.gather_nd}
-_noted: List[Dict[str, Any]] = []
+# By graph, of which each thread builds its own: the shapes of what placeholders get, by name.
+_noted: Dict[Any, Dict[str, Any]] = {}
 
 
 def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
@@ -63,8 +64,8 @@ def fed(feeds: Mapping[Any, Any], returned: Any) -> Any:
           'that size None.')
     instead.update(zip(keys, tensors))
   for key, tensor in instead.items():
-    for shapes in _noted:
-      shapes[key.op.name] = tensor.shape
+    if key.graph in _noted:
+      _noted[key.graph][key.op.name] = tensor.shape
     replace_tensor(key, tensor)
     for op in list(key.op._control_outputs):
       stop_waiting(op, key.op)
@@ -79,20 +80,21 @@ def shaped_as_fed(shapes: Dict[str, Any]) -> Iterator[None]:
   There they have these from the beginning: of what is made of one, TensorFlow does not find the
   shapes again when it is replaced.
   """
-  known, (module, name) = dict(shapes), MAKES_PLACEHOLDERS
+  graph, known, (module, name) = tf.get_default_graph(), dict(shapes), MAKES_PLACEHOLDERS
   make = getattr(module, name)
 
   def make_shaped(**settings):
     placeholder = make(**settings)
-    placeholder.set_shape(known.get(placeholder.op.name, placeholder.shape))
+    if placeholder.graph is graph:  # Another thread may build another program.
+      placeholder.set_shape(known.get(placeholder.op.name, placeholder.shape))
     return placeholder
 
-  _noted.append(shapes)
+  _noted[graph] = shapes
   try:
     with replaced((module, name, make_shaped)):
       yield
   finally:
-    _noted.remove(shapes)
+    del _noted[graph]
 
 
 def _give_value(variable, tensor):
