@@ -64,9 +64,9 @@ def _try_sides(fed, sides) -> Tuple[List[Gap], Culprit]:
   reference, other = fed.measure(sides)
   gaps = find_gaps(fed, reference, other, sides)
   if gaps:
-    shaken, *others = [fed.shake(sides.reference, seed) for seed in range(_SHAKES)]
+    shakes = [fed.shake(sides.reference, seed) for seed in range(_SHAKES)]
     noise: Dict[Any, float] = collections.defaultdict(float)
-    for given in (shaken, *others):
+    for given in shakes:
       for key, share in _find_shares(reference, fed.compute_reference(sides, [given]),
                                      Sides(sides.reference, sides.reference)).items():
         # Where rounding turns a ReLU, the gradients of all layers before it jump.
@@ -75,7 +75,7 @@ def _try_sides(fed, sides) -> Tuple[List[Gap], Culprit]:
     sure = [gap for gap in gaps if NOISE_SHARE * gap.share >= noise[
         gap.kind if gap.kind in _NOISY else gap[:2]]]
     found = sure or [gap for gap in gaps if gap.kind not in _NOISY]
-    culprit = locate(fed, sides, shaken, found) if found else Culprit()
+    culprit = locate(fed, sides, shakes[0], found) if found else Culprit()
     if sure or culprit.text:
       return [gap._replace(goes_by_size=gap.kind == 'sum' and _goes_by_size(
           fed, sides, gap, reference, other)) for gap in found], culprit

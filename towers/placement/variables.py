@@ -70,7 +70,8 @@ class VariableStore:
       the program are in its graph alone.
   """
 
-  def __init__(self, devices: Sequence[str], placement: str, seed: int, rank: int):
+  def __init__(self, devices: Sequence[str], placement: str, seed: int, rank: int,
+               makes_all: bool):
     """Makes no variable yet; see `build_variable_store`."""
     kind = choose_placement(placement, devices).kind
     self.made: Dict[str, Variable] = {}
@@ -80,7 +81,7 @@ class VariableStore:
         tower: {} for tower in range(1, len(devices)) if kind == 'replicated'}
     self.scopes: List[str] = []
     self.num_towers, self.first_tower = len(devices), rank * len(devices)
-    self.devices, self.makes_all = devices, False
+    self.devices, self.makes_all = devices, makes_all
     candidates = {'host': [HOST], 'balanced': devices}.get(kind, devices[:1])
     self._bytes_on = dict.fromkeys(candidates, 0)
     self._asked: Dict[str, int] = {}
@@ -148,9 +149,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     raise UsageError('devices is empty: give a device for each tower.')
   check_devices(devices)
   check_choice('variables', placement, PLACEMENTS)
-  store = VariableStore(devices, placement, seed, rank)
-  store.makes_all = makes_all
-  return store
+  return VariableStore(devices, placement, seed, rank, makes_all)
 
 
 def check_made_before(variables: Sequence[Variable]) -> None:
