@@ -10,7 +10,7 @@ import towers
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.cli.flags import parse_flags
-from towers.optimizers.adamw import AdamWOptimizer
+from towers.optimizers import AdamWOptimizer
 from towers.placement.patterns import parse_pairs
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf

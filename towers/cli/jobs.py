@@ -18,7 +18,7 @@ from towers.data import DataSet, Examples
 from towers.extras import load_extra
 from towers.input.micro_batches import read_accumulate
 from towers.input.resume_point import CARRY_TENSOR
-from towers.optimizers.optimizer import DECAYING, build_optimizer
+from towers.optimizers import DECAYING, build_optimizer
 from towers.placement.cluster import Cluster
 from towers.placement.counters import get_examples_seen
 from towers.placement.devices import build_devices
