@@ -21,8 +21,8 @@ from tests.harness.loaded_process import run_loaded
 from tests.harness.processes import output_of
 from tests.test_house import EXTRAS, ROOMS
 from towers import data
-from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR
 from towers.tensorflow_v1 import tf
+from towers_data.idx.idx_folder import DEBIAN_FASHION_MNIST_DIR
 
 DOCS = sorted(
     os.path.join(folder, name)

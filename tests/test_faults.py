@@ -22,7 +22,6 @@ from towers.base.json_files import read_sealed
 from towers.base.usage_error import UsageError
 from towers.checkpoint.history import HISTORY, History
 from towers.data.bad_records import BadRecords
-from towers.data.formats.idx import read_idx
 from towers.data.formats.tfrecord import load_index, scan_tfrecord, write_record
 from towers.data.records import check_damage
 from towers.placement.cluster import read_cluster
@@ -32,6 +31,7 @@ from towers.training.auto_accumulate import ROOM, recall_accumulate
 from towers.warm_start.weights_file import check_weights
 from towers_data import shards
 from towers_data.cifar import CIFARS, read_cifar
+from towers_data.idx.idx_file import read_idx
 from towers_data.image_folder import find_image_files
 from towers_data.npy import map_npy
 from towers_data.tfrecord_folder import read_description
@@ -252,7 +252,8 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(tmp_path):
     file.write(struct.pack('>BBBB3I', 0, 0, 0x08, 3, 200, 1000, 1000))
     for _ in range(200):
       file.write(bytes(1000 * 1000))
-  read = ('import resource, sys; from towers.data.formats.idx import read_idx; '
+  read = ('import resource, sys; from towers.extras import find_in_clone; find_in_clone(); '
+          'from towers_data.idx.idx_file import read_idx; '
           'from towers.base.usage_error import UsageError\n'
           'resource.setrlimit(resource.RLIMIT_DATA, (150 << 20, 150 << 20))\n'
           'try:\n  read_idx(sys.argv[1])\nexcept UsageError as error:\n  print(error)')

@@ -1,6 +1,5 @@
 """The front door: names, data_dir, and no TensorFlow before a graph is built."""
 
-import os
 import subprocess
 import sys
 
@@ -10,8 +9,6 @@ import pytest
 from tests import ROOT
 from towers import data
 from towers.base.usage_error import UsageError
-
-_SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 
 
 def test_loading_does_not_import_tensorflow():
@@ -34,24 +31,6 @@ def test_synthetic_is_made_from_the_seed():
   images = [data.load('synthetic', seed=seed).train.arrays[0][:10] for seed in (0, 0, 1)]
   np.testing.assert_array_equal(images[0], images[1])
   assert not np.array_equal(images[0], images[2])
-
-
-@pytest.mark.parametrize('name', ['mnist', 'fashion_mnist'])
-def test_a_data_dir_is_read(name):
-  data_set = data.load(name, data_dir=_SAMPLE_DIR)
-  assert data_set.train.num_examples == 4000
-  assert data_set.train.name == name + '_train'
-
-
-@pytest.mark.parametrize('is_installed', [True, False])
-def test_fashion_mnist_is_found_where_debian_installs_it(is_installed, tmp_path, monkeypatch):
-  folder = _SAMPLE_DIR if is_installed else str(tmp_path / 'none')
-  monkeypatch.setattr(data, 'DEBIAN_FASHION_MNIST_DIR', folder)
-  if is_installed:
-    assert data.load('fashion_mnist').train.num_examples == 4000
-  else:
-    with pytest.raises(UsageError, match='needs a data_dir.*dataset-fashion-mnist'):
-      data.load('fashion_mnist')
 
 
 @pytest.mark.parametrize('name, data_dir, words', [

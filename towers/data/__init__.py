@@ -8,9 +8,13 @@ Nothing imports TensorFlow before a graph is built: wrong flags and damaged file
 """
 
 import functools
+import gzip
 import os
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
+import numpy as np
+
+from towers.base.files import open_regular
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError, check_choice
 from towers.data.arrays import from_arrays
@@ -18,7 +22,6 @@ from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.datasets import from_dataset
 from towers.data.examples import DataSet, Examples
-from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, HOW_TO_GET, load_idx_folder
 from towers.data.records import from_tfrecords
 from towers.data.synthetic import load_synthetic
 from towers.extras import FUNCTIONS, load_extra
@@ -31,7 +34,7 @@ __all__ = [
 
 # What towers-data loads, and the settings that each has a use for.
 _OF_TOWERS_DATA = {
-    'cifar10': (), 'cifar100': (), 'npy': ('num_classes',),
+    'fashion_mnist': (), 'mnist': (), 'cifar10': (), 'cifar100': (), 'npy': ('num_classes',),
     'images': ('image_size', 'max_image_pixels'),
     'tfrecord': ('image_size', 'max_image_pixels', 'num_classes', 'first_label'),
     'tfds': ('image_size', 'max_image_pixels')}
@@ -86,24 +89,22 @@ def load(name: str, **settings: Any) -> DataSet:
 
 
 def _load_own(name: str, settings: LoadSettings) -> DataSet:
-  if name == 'synthetic':
-    data_set = load_synthetic(seed=settings.seed)
-  else:
-    data_set = load_idx_folder(_find_folder(name, settings.data_dir), name=name)
+  data_set = load_synthetic(seed=settings.seed) if name == 'synthetic' else _load_sample()
   return data_set._replace(
       train=augment_arrays(data_set.train, kind=settings.augment, seed=settings.seed))
 
 
-def _find_folder(name: str, data_dir: Any) -> Any:
-  if name == 'sample':
-    return _SAMPLE_DIR
-  if data_dir is None and name == 'fashion_mnist' and os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
-    return DEBIAN_FASHION_MNIST_DIR
-  if data_dir is None:
-    raise UsageError(f"Data set '{name}' needs a data_dir, the folder of its four idx files, "
-                     'train-images-idx3-ubyte.gz and so on; sample and synthetic need none. '
-                     f'{HOW_TO_GET}')
-  return data_dir
+def _load_sample() -> DataSet:
+  """Returns the part of Fashion-MNIST that stands beside this file."""
+  def read(name, num_header_bytes):
+    with open_regular(os.path.join(_SAMPLE_DIR, f'{name}-ubyte.gz')) as file:
+      return np.frombuffer(gzip.decompress(file.read()), np.uint8, offset=num_header_bytes)
+
+  train, validation = [
+      from_arrays(read(f'{files}-images-idx3', 16).reshape([-1, 28, 28, 1]),
+                  read(f'{files}-labels-idx1', 8).astype(np.int32), name=f'sample_{split}')
+      for files, split in (('train', 'train'), ('t10k', 'validation'))]
+  return DataSet(train, validation, image_shape=(28, 28, 1), num_classes=10)
 
 
 def _load_extra_data(name: str, settings: LoadSettings) -> DataSet:
@@ -117,7 +118,7 @@ DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
     for name in ('sample', 'fashion_mnist', 'mnist', 'synthetic', *_OF_TOWERS_DATA)}
 # The data sets that have a use for a setting; elsewhere it is a mistake.
 _ONLY_FOR = {
-    'data_dir': tuple(name for name in DATA_SETS if name not in ('sample', 'synthetic')),
+    'data_dir': tuple(_OF_TOWERS_DATA),
     **{setting: tuple(name for name, used in _OF_TOWERS_DATA.items() if setting in used)
        for setting in ('image_size', 'num_classes', 'first_label')}}
 

@@ -20,7 +20,7 @@ from towers.data.bad_records import BadRecords
 from towers.data.formats.tfrecord import load_index
 from towers.tensorflow_v1 import tf
 from towers_data.convert import convert
-from towers_data.make_sample import write_idx
+from towers_data.idx.make_sample import write_idx
 
 
 def command(name, arguments):

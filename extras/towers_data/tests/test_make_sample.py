@@ -7,9 +7,9 @@ import pytest
 
 from tests import ROOT
 from towers import extras
-from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
-from towers.data.formats.idx import read_idx
-from towers_data.make_sample import choose, write_idx
+from towers_data.idx.idx_file import read_idx
+from towers_data.idx.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
+from towers_data.idx.make_sample import choose, write_idx
 
 _SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 _NAMES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz', 't10k-images-idx3-ubyte.gz',

@@ -3,8 +3,11 @@
 import os
 from typing import Any, Iterable, List, NamedTuple, Optional
 
+from towers.base.files import name_other_kind
 from towers.base.usage_error import UsageError
-from towers.data.folders.idx_folder import list_folder
+
+# The most names of a folder that a message lists.
+_MAX_LISTED_NAMES = 20
 
 
 class Entry(NamedTuple):
@@ -53,3 +56,20 @@ def scan_folder(folder: str) -> List[Entry]:
   except OSError as error:
     raise UsageError(f'{error.filename or folder}: cannot be read: {error.strerror}; check its '
                      'permissions and links.') from None
+
+
+def list_folder(folder: str) -> str:
+  """Returns the names in a folder, at most 20, for a message, and what is no file as such."""
+  def mark(path):
+    if os.path.isdir(path):
+      return '/'
+    kind = name_other_kind(path) if os.path.exists(path) else 'a link to nothing'
+    return f' ({kind})' * bool(kind)
+
+  try:
+    names = sorted(name + mark(os.path.join(folder, name)) for name in os.listdir(folder))
+  except OSError as error:
+    return f'what cannot be listed ({error.strerror})'
+  if len(names) > _MAX_LISTED_NAMES:
+    names[_MAX_LISTED_NAMES:] = [f'... ({len(names)} names in all)']
+  return ', '.join(names) or 'nothing'

@@ -14,9 +14,8 @@ from towers.base.files import open_regular
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.examples import DataSet, Examples
-from towers.data.folders.idx_folder import list_folder
 from towers_data.encoded_images import ImageFormat, ImageSource, encoded_examples
-from towers_data.folder import check_folder, scan_folder
+from towers_data.folder import check_folder, list_folder, scan_folder
 
 VALIDATION_NAMES = ('validation', 'val', 'test')
 DEFAULT_SIZE = 224

@@ -17,11 +17,10 @@ from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet, Examples
-from towers.data.folders.idx_folder import list_folder
 from towers.data.formats.tfrecord import Records
 from towers.data.records import open_records, record_examples
 from towers_data.encoded_images import ImageFormat, encoded_examples
-from towers_data.folder import check_files, check_folder
+from towers_data.folder import check_files, check_folder, list_folder
 from towers_data.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
 from towers_data.labelled_example import labelled_source
 from towers_data.tfds_features import (

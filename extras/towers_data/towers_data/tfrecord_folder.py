@@ -17,10 +17,9 @@ from towers.base.json_files import read_sealed
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet
-from towers.data.folders.idx_folder import list_folder
 from towers.data.records import open_records
 from towers_data.encoded_images import ImageFormat, encoded_examples
-from towers_data.folder import check_folder, scan_folder
+from towers_data.folder import check_folder, list_folder, scan_folder
 from towers_data.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
 from towers_data.labelled_example import labelled_source
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from towers.base.usage_error import UsageError
-from towers.data.formats.idx import DTYPES, read_idx
-from towers_data.make_sample import write_idx
+from towers_data.idx.idx_file import DTYPES, read_idx
+from towers_data.idx.make_sample import write_idx
 
 _MANY = settings(max_examples=200, deadline=None)
 _ARRAYS = st.sampled_from(list(DTYPES.values())).flatmap(lambda dtype: arrays_of.arrays(

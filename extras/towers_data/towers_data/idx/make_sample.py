@@ -16,7 +16,7 @@ import numpy as np
 
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
-from towers.data.formats.idx import DTYPES, MAX_DIMENSIONS, read_idx
+from towers_data.idx.idx_file import DTYPES, MAX_DIMENSIONS, read_idx
 
 NUM_CLASSES = 10
 NUM_TRAIN_PER_CLASS = 400

@@ -5,11 +5,15 @@ import os
 import numpy as np
 import pytest
 
+from tests import ROOT
 from tests.harness import faults
+from towers import data
 from towers.base.usage_error import UsageError
-from towers.data.folders.idx_folder import load_idx_folder
-from towers_data.make_sample import write_idx
+from towers_data.idx import idx_folder
+from towers_data.idx.idx_folder import load_idx_folder
+from towers_data.idx.make_sample import write_idx
 
+_SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 _NAMES = {
     'train-images': 'train-images-idx3-ubyte', 'train-labels': 'train-labels-idx1-ubyte',
     't10k-images': 't10k-images-idx3-ubyte', 't10k-labels': 't10k-labels-idx1-ubyte'}
@@ -140,3 +144,21 @@ def test_damage_is_told_with_the_path_of_the_file(tmp_path):
   path.write_bytes(path.read_bytes()[:-1])
   with pytest.raises(UsageError, match='t10k-images-idx3-ubyte: truncated.*200 bytes'):
     load_idx_folder(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['mnist', 'fashion_mnist'])
+def test_a_data_dir_is_read(name):
+  data_set = data.load(name, data_dir=_SAMPLE_DIR)
+  assert data_set.train.num_examples == 4000
+  assert data_set.train.name == name + '_train'
+
+
+@pytest.mark.parametrize('is_installed', [True, False])
+def test_fashion_mnist_is_found_where_debian_installs_it(is_installed, tmp_path, monkeypatch):
+  folder = _SAMPLE_DIR if is_installed else str(tmp_path / 'none')
+  monkeypatch.setattr(idx_folder, 'DEBIAN_FASHION_MNIST_DIR', folder)
+  if is_installed:
+    assert data.load('fashion_mnist').train.num_examples == 4000
+  else:
+    with pytest.raises(UsageError, match='needs a data_dir.*dataset-fashion-mnist'):
+      data.load('fashion_mnist')

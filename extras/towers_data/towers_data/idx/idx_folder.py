@@ -9,16 +9,16 @@ from typing import Any, Dict, Tuple
 
 import numpy as np
 
-from towers.base.files import name_other_kind
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
+from towers.data.augment import augment_arrays
+from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet
-from towers.data.formats.idx import read_idx
+from towers_data.folder import list_folder
+from towers_data.idx.idx_file import read_idx
 
 # Where Debian's package dataset-fashion-mnist puts its files.
 DEBIAN_FASHION_MNIST_DIR = '/usr/share/datasets/fashion-mnist'
-# The most names of a folder that a message lists.
-_MAX_LISTED_NAMES = 20
 
 HOW_TO_GET = (
     'Give the folder of the four files as data_dir. On Debian, "apt-get install '
@@ -51,6 +51,29 @@ def load_idx_folder(data_dir: Any, *, num_classes: int = 10, name: str = 'idx') 
       train=from_arrays(train_images, train_labels, name=f'{name}_train'),
       validation=from_arrays(validation_images, validation_labels, name=f'{name}_validation'),
       image_shape=train_images.shape[1:], num_classes=num_classes)
+
+
+def load_mnist(data_dir: Any, *, bad_records: BadRecords, augment: str = 'none', seed: int = 0,
+               name: str = 'mnist') -> DataSet:
+  """Loads both splits of the folder that a run names, and augments the one to train on.
+
+  Raises:
+    UsageError: there is no folder, or its files are no such data set.
+  """
+  del bad_records  # A damaged file of these is refused as a whole.
+  if data_dir is None:
+    raise UsageError(f"Data set '{name}' needs a data_dir, the folder of its four idx files, "
+                     'train-images-idx3-ubyte.gz and so on; sample and synthetic need none. '
+                     f'{HOW_TO_GET}')
+  data_set = load_idx_folder(data_dir, name=name)
+  return data_set._replace(train=augment_arrays(data_set.train, kind=augment, seed=seed))
+
+
+def load_fashion_mnist(data_dir: Any, **settings: Any) -> DataSet:
+  """Does what `load_mnist` does; without a folder it looks where Debian installs the files."""
+  if data_dir is None and os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
+    data_dir = DEBIAN_FASHION_MNIST_DIR
+  return load_mnist(data_dir, name='fashion_mnist', **settings)
 
 
 def _find_files(data_dir: str) -> Dict[str, str]:
@@ -100,20 +123,3 @@ def _read_split(paths: Dict[str, str], split: str,
         f'the first at index {wrong[0]}: {labels[wrong[0]]}; num_classes is {num_classes}, and '
         f'this data set needs {int(labels.max()) + 1} or more.')
   return images[..., np.newaxis], labels.astype(np.int32)
-
-
-def list_folder(folder: str) -> str:
-  """Returns the names in a folder, at most 20, for a message, and what is no file as such."""
-  def mark(path):
-    if os.path.isdir(path):
-      return '/'
-    kind = name_other_kind(path) if os.path.exists(path) else 'a link to nothing'
-    return f' ({kind})' * bool(kind)
-
-  try:
-    names = sorted(name + mark(os.path.join(folder, name)) for name in os.listdir(folder))
-  except OSError as error:
-    return f'what cannot be listed ({error.strerror})'
-  if len(names) > _MAX_LISTED_NAMES:
-    names[_MAX_LISTED_NAMES:] = [f'... ({len(names)} names in all)']
-  return ', '.join(names) or 'nothing'
