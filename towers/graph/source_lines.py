@@ -1,5 +1,6 @@
 """Source: the line of a program that made an op."""
 
+import functools
 import os
 import re
 
@@ -16,6 +17,7 @@ _LIBRARIES = re.compile(
     re.escape(_PYTHON) + r'|.*[/\\](site|dist)-packages[/\\]|.*[/\\]tmp\w{8}\.py$')
 
 
+@functools.lru_cache(maxsize=None)
 def is_ours(path: str) -> bool:
   """Returns whether a file is of this library or of TensorFlow."""
   return os.path.abspath(path).startswith(_OURS)

@@ -11,6 +11,7 @@ be seeded by name: random ops inside of a function, and generators, whose state 
 all towers share.
 """
 
+import functools
 import hashlib
 import re
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
@@ -93,10 +94,11 @@ def tower_seeds(seed: int, tower: int, type_: str, name: str) -> Tuple[int, int]
 def is_random(op: Any) -> bool:
   """Returns whether an op, or a node of a GraphDef, draws by a state of its own."""
   if isinstance(op, Operation):  # It makes its NodeDef anew each time, which takes long.
-    if op.type not in _SEEDED:
+    type_ = op.type
+    if type_ not in _SEEDED:
       # That one has seeds and takes no number by them.
-      _SEEDED[op.type] = 'seed2' in op.node_def.attr and op.type != 'ComputeAccidentalHits'
-    if not _SEEDED[op.type]:
+      _SEEDED[type_] = 'seed2' in op.node_def.attr and type_ != 'ComputeAccidentalHits'
+    if not _SEEDED[type_]:
       return False
   attr = getattr(op, 'node_def', op).attr
   return ('seed' in attr and 'seed2' in attr
@@ -110,7 +112,12 @@ def is_seedless(op: Operation) -> bool:
 
 def is_stateless(op: Operation) -> bool:
   """Returns whether an op draws by a seed that it takes."""
-  return bool(_STATELESS.match(op.type))
+  return _is_stateless_type(op.type)
+
+
+@functools.lru_cache(maxsize=None)
+def _is_stateless_type(type_):
+  return bool(_STATELESS.match(type_))
 
 
 def set_seeds(op: Operation, seed: int, seed2: int) -> None:

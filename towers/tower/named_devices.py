@@ -8,6 +8,7 @@ them by hand: a single tower stays so, several are refused.
 """
 
 import contextlib
+import functools
 from typing import Dict, Iterator, Sequence
 
 from towers.base.usage_error import UsageError
@@ -36,8 +37,7 @@ def giving_way(devices: Sequence[str]) -> Iterator[None]:
                      if not frame.obj.is_null_merge)
     if is_ours(innermost.filename) and not innermost.filename.endswith(_PASSES_ON):
       device = innermost.obj._device_name_or_function
-      # TensorFlow's queues say 'CPU', which is no device of an op until it is written out.
-      return tf.DeviceSpec.from_string(device).to_string() if isinstance(device, str) else op.device
+      return _write_out(device) if isinstance(device, str) else op.device
     named[op] = op.device
     return HOST if 'CPU' in op.device and is_gpu(devices[0]) else ''
 
@@ -57,3 +57,9 @@ def giving_way(devices: Sequence[str]) -> Iterator[None]:
           f'{len(devices)} towers has one: leave tf.device out, or use num_towers=1.')
     for op, device in of_kind.items():
       op._set_device(device)
+
+
+@functools.lru_cache(maxsize=None)
+def _write_out(device):
+  # TensorFlow's queues say 'CPU', which is no device of an op until it is written out.
+  return tf.DeviceSpec.from_string(device).to_string()

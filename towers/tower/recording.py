@@ -36,6 +36,8 @@ class Recording(NamedTuple):
     """
     ops = self.list_ops()
     lookups = {b'loc:@' + op.name.encode() for op in ops if op.type.startswith('ResourceGather')}
+    if not (lookups or _has_stack(ops)):  # To ask each op for its groups takes long.
+      return
     for op in ops[begin:]:
       if (any(b'ReadVariableOp' in group or group in lookups for group in op.colocation_groups())
           or op.type == 'Shape' and op.inputs[0].op.type == 'ResourceGather'):
@@ -43,7 +45,7 @@ class Recording(NamedTuple):
 
   def take_stacks(self) -> None:
     """Does so for the gradients that a model takes itself, where a loop is among them."""
-    if any(op.type == 'StackV2' for op in self.list_ops()):
+    if _has_stack(self.list_ops()):
       self.take_values()
 
   def list_ops(self) -> List[Operation]:
@@ -68,3 +70,7 @@ def record_tower(device: str) -> Recording:
   return Recording(
       device, place, on_device, len(graph.get_operations()),
       {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})
+
+
+def _has_stack(ops):
+  return any(op.type == 'StackV2' for op in ops)
