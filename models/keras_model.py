@@ -107,7 +107,7 @@ class KerasModel:
       self._layers = self._make_layers()
       self._graph = graph
       _check_stateless(self._layers, inputs)
-    inputs = _order_inputs(self._layers, self._preprocess(inputs))
+    inputs = _fit_inputs(self._layers, self._preprocess(inputs))
     outputs = _call(self._layers, inputs, is_training)
     names = _name_outputs(self._layers, outputs)
     if is_first:
@@ -129,7 +129,7 @@ class KerasModel:
     if graph is not tf.get_default_graph():  # Each tower of it calls the layers of the first.
       layers = self._make_layers()
       self._predicting = tf.get_default_graph(), layers
-    outputs = _call(layers, _order_inputs(layers, self._preprocess(inputs)), is_training=False)
+    outputs = _call(layers, _fit_inputs(layers, self._preprocess(inputs)), is_training=False)
     return outputs if tf.is_tensor(outputs) else _by_name(
         'outputs', outputs, _name_outputs(layers, outputs))
 
@@ -154,17 +154,22 @@ class KerasModel:
     return made
 
 
-def _order_inputs(layers, inputs):
-  """Returns the inputs of a functional model in its order; of a dict, 1.14 takes them by that of
-  the keys."""
+def _fit_inputs(layers, inputs):
+  """Returns the inputs of a functional model as `fit` gives them: in its order, where 1.14 takes
+  those of a dict by that of the keys, and one number of each example as `[n, 1]`."""
   names = getattr(layers, 'input_names', None) or []
-  if not isinstance(inputs, dict) or len(names) < 2 or isinstance(layers._nested_inputs, dict):
+  if isinstance(inputs, dict) and len(names) > 1 and not isinstance(layers._nested_inputs, dict):
+    if not set(names) <= set(inputs):
+      raise UsageError(f"The Keras model has the inputs {', '.join(names)}, and the batch has "
+                       f"{', '.join(map(str, inputs))}: name them alike, or give them as a list "
+                       'in that order.')
+    inputs = [inputs[name] for name in names]
+  wanted, given = getattr(layers, 'inputs', None) or [], tf.nest.flatten(inputs)
+  if len(wanted) != len(given):
     return inputs
-  if not set(names) <= set(inputs):
-    raise UsageError(f"The Keras model has the inputs {', '.join(names)}, and the batch has "
-                     f"{', '.join(map(str, inputs))}: name them alike, or give them as a list in "
-                     'that order.')
-  return [inputs[name] for name in names]
+  return tf.nest.pack_sequence_as(inputs, [
+      tf.expand_dims(one, 1) if _is_of_one_number(one, place) else one
+      for one, place in zip(given, wanted)])
 
 
 def _bytes_to_floats(inputs):

@@ -411,13 +411,14 @@ def make_of_two_inputs():
   return keras.Model([words, numbers], dense(joined))
 
 
-def test_a_dict_of_several_inputs_goes_by_their_names():
+def test_several_inputs_go_by_their_names_and_in_the_shape_that_fit_gives_them():
   words, numbers = np.float32([[1], [2]]), np.float32([[5], [7]])
-  for inputs in ({'words': words, 'numbers': numbers}, (words, numbers)):
+  for inputs in ({'words': words, 'numbers': numbers}, (words, numbers),
+                 {'words': words[:, 0], 'numbers': numbers}, (words, numbers[:, 0])):
     model = KerasModel(make_of_two_inputs, loss='mse')
     with tf.Graph().as_default(), towers.Program(
         model, train=towers.from_arrays((inputs, words)), batch_size=2, device='cpu',
-        optimizer=tf.train.GradientDescentOptimizer(0.0)).session() as session:
+        num_towers=1, optimizer=tf.train.GradientDescentOptimizer(0.0)).session() as session:
       np.testing.assert_allclose(session.predict((inputs, words), model.predict), [[15], [27]])
       assert session.train() == np.mean(np.square([15 - 1, 27 - 2]))
   with tf.Graph().as_default(), pytest.raises(
