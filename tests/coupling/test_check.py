@@ -215,6 +215,16 @@ def test_a_draw_that_does_not_go_by_the_place_of_a_row_is_named(size, caplog, mo
   assert 'tests/coupling/test_check.py' in message
 
 
+def test_a_sum_over_what_is_drawn_by_rows_is_named_and_not_the_draw(caplog):
+  def model(batch, is_training):
+    losses = ce(dense(batch['x'], 4, 'o'), batch['y'])
+    mask = tf.cast(tf.random_uniform(tf.shape(losses)) < 0.5, tf.float32)
+    return tf.reduce_sum(mask * losses) / tf.maximum(tf.reduce_sum(mask), 1.0)
+
+  [message] = judge(model, xy(22), caplog, batch_size=14)
+  assert 'first mixed by tower_0/truediv' in message
+
+
 def counting(batch, is_training):
   # A function of numpy per example, a mean loss, and an update that no example has a part in.
   [cosines] = tf.py_func(lambda x: [np.cos(x)], [batch['x']], [tf.float32])
@@ -541,7 +551,7 @@ def test_what_is_mixed_by_draws_alone_is_named_on_towers_of_one_block(columns, r
 
   monkeypatch.setattr(check, '_OP_SECONDS', 1.0)  # Batches of one static size are exchanged alone.
   [message] = judge(model, xy(16), caplog, batch_size=8)
-  assert 'RandomUniform, made in tests/coupling/test_check.py, line' in message
+  assert 'first mixed by tower_0/truediv, made in tests/coupling/test_check.py, line' in message
 
 
 @pytest.mark.parametrize('num_towers', [1, 3])

@@ -41,9 +41,9 @@ def describe_culprit(fed: FedTowers, sides: Sides, shaken: Dict[Any, Any], roots
                          limit)
   if tensor is None:
     return Culprit()
-  for value in (tensor, *tensor.op.inputs):
-    draw = find_drawn(value)
-    if draw is not None:
+  drawn = {value: find_drawn(value) for value in (tensor, *tensor.op.inputs)}
+  for value, draw in drawn.items():
+    if draw is not None and _has_rows(value, fed.towers[0].batch.num_rows):
       return Culprit(f'; what {format_op(draw)} draws for an example does not follow from its '
                      'place in the global batch', is_drawn=True)
   made = [tensor.op]
@@ -52,7 +52,14 @@ def describe_culprit(fed: FedTowers, sides: Sides, shaken: Dict[Any, Any], roots
   forward = next(filter(None, (getattr(op, '_original_op', None) for op in made)), tensor.op)
   mixer = format_op(tensor.op) if forward is tensor.op else (
       f'{tensor.op.name}, in the gradient of {format_op(forward)}')
-  return Culprit(f'; its rows are first mixed by {mixer}{_describe_broadcast(forward)}')
+  return Culprit(f'; its rows are first mixed by {mixer}{_describe_broadcast(forward)}',
+                 is_drawn=any(draw is not None for draw in drawn.values()))
+
+
+def _has_rows(value, size) -> bool:
+  """Returns whether a value may have a part for each row; as a sum over them it has none."""
+  count = value.shape.num_elements()
+  return count is None or bool(size) and count % size == 0
 
 
 def _describe_broadcast(op) -> str:
