@@ -42,6 +42,25 @@ def test_a_batch_of_one_array_that_was_not_unpacked_is_named():
   assert build(lambda batch, is_training: model(batch[0], is_training)).towers
 
 
+@pytest.mark.parametrize('asks', [False, True])  # In Python, so that validation calls it again.
+@pytest.mark.parametrize('build', ['reuse', 'clone'])
+def test_a_model_may_add_to_the_dict_of_its_batch_and_take_from_it(build, asks):
+  def changing(batch, is_training):
+    batch['ones'] = tf.ones_like(batch['x']) if asks and is_training else 1.0
+    features, labels = batch.pop('x') * batch['ones'], batch.pop('more').pop('y')
+    return small.model((features, labels), is_training)
+
+  ways = []
+  for model in changing, lambda batch, _: small.model((batch['x'], batch['more']['y']), False):
+    examples = [small.random_examples(number).arrays for number in (16, 11)]
+    train, validation = [towers.from_arrays({'x': x, 'more': {'y': y}}) for x, y in examples]
+    with small.program(model, train=train, validation=validation,
+                       tower_build=build).session() as session:
+      ways.append([session.train(), session.train(), session.validate()['loss'],
+                   session.evaluate(validation)['loss']])
+  np.testing.assert_array_equal(*ways)
+
+
 def test_a_model_without_variables_is_refused():
   with pytest.raises(UsageError, match='no trainable variable'):
     small.Run(model=lambda batch, is_training: tf.reduce_sum(batch[0], 1))

@@ -109,9 +109,13 @@ def encode_example(example: Any, name: str, shapes: Any = None) -> Any:
 
 
 def decode_batch(tensors: Any) -> Any:
-  """Returns a batch with SparseTensors and RaggedTensors in place of `ROWS`."""
-  return map_rows(lambda rows: _decode_ragged(rows) if isinstance(rows, RaggedRows) else
-                  _decode_sparse(rows), tensors)
+  """Returns a batch with SparseTensors and RaggedTensors in place of `ROWS`.
+
+  Its dicts are copies: a model may add to them, and take from them.
+  """
+  decoded = map_rows(lambda rows: _decode_ragged(rows) if isinstance(rows, RaggedRows) else
+                     _decode_sparse(rows), tensors)
+  return tf.nest.map_structure(lambda tensor: tensor, decoded)
 
 
 def _encode_ragged(ragged, shape, component):
