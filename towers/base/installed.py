@@ -82,7 +82,7 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
 
   _refuse_two_tensorflows([found for found in distributions if found.name in _TENSORFLOW_NAMES])
 
-  protobuf = _first(distributions, ('protobuf',))
+  protobuf = next((found for found in distributions if found.name == 'protobuf'), None)
   if tensorflow and tensorflow.numbers < (1, 14):
     raise UsageError(
         f'{tensorflow.name} {tensorflow.version} in {tensorflow.folder} is too old: towers needs '
@@ -115,10 +115,5 @@ def _refuse_two_tensorflows(tensorflows: Sequence[Distribution]) -> None:
 
 
 def find_tensorflow(distributions: Sequence[Distribution]) -> Optional[Distribution]:
-  """Returns the TensorFlow that an import would take, or None."""
-  return _first(distributions, _TENSORFLOW_NAMES)
-
-
-def _first(distributions: Sequence[Distribution], names: Sequence[str]) -> Optional[Distribution]:
-  """Returns the one that an import takes: the first folder of `sys.path` wins."""
-  return next((found for found in distributions if found.name in names), None)
+  """Returns the TensorFlow that an import would take, of the first folder; or None."""
+  return next((found for found in distributions if found.name in _TENSORFLOW_NAMES), None)

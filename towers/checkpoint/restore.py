@@ -29,11 +29,18 @@ from towers.data.digest import DATA_TENSOR, Digest
 from towers.input.plan import Plan
 from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import choose_all
-from towers.tensorflow_v1 import Session, Variable, tf
+from towers.tensorflow_v1 import Session, tf
 from towers.update.moving_averages import AVERAGES_TENSOR, Averages, name_average
 from towers.update.slots import MADE
 from towers.warm_start.matching import Names, rename
-from towers.warm_start.slices import Tensor, VariableSlice, find_slice, open_reader, read_tensors
+from towers.warm_start.slices import (
+  Tensor,
+  VariableSlice,
+  find_slice,
+  open_reader,
+  read_tensors,
+  read_values,
+)
 from towers.warm_start.warm_start import load_values
 
 # Of the planned examples. If more are missing, the batch was probably another.
@@ -104,12 +111,6 @@ class Data(NamedTuple):
     raise UsageError(message)
 
 
-def read_values(reader: Any, slices: Mapping[Variable, VariableSlice]) -> Dict[Variable, Any]:
-  """Returns the values of variables that a checkpoint holds; reads each tensor once."""
-  tensors = {name: reader.get_tensor(name) for name in {piece.name for piece in slices.values()}}
-  return {variable: piece.take(tensors[piece.name]) for variable, piece in slices.items()}
-
-
 def restore_variables(session: Session, path: str, *, averages: Optional[Averages] = None,
                       names: Names = None, new: Sequence[str] = (),
                       data: Optional[Data] = None) -> str:
@@ -151,7 +152,7 @@ def restore_variables(session: Session, path: str, *, averages: Optional[Average
   if data is not None:
     data.compare(reader, path)
 
-  started = read_values(reader, {
+  started = read_values(reader.get_tensor, {
       variable: piece._replace(name=sources[piece.name]) for variable, piece in slices.items()
       if piece.name in saved})
   if averages and not has_averages:
@@ -188,7 +189,7 @@ def restore_weights(session: Session, path: str) -> None:
     check_same_variables(
         path, {name: tensor for name, tensor in tensors.items() if name in expected}, expected,
         fix='Give the settings that it was written with, or another checkpoint_dir.')
-    load_values(session, read_values(reader, slices))
+    load_values(session, read_values(reader.get_tensor, slices))
   except UsageError:
     raise
   except Exception as error:  # A damaged file makes TensorFlow raise anything.

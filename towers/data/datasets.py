@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 import time
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
@@ -71,24 +71,28 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
                                 ('shuffle_buffer', shuffle_buffer, 0)):
     if value is not None and value < least:
       raise UsageError(f'{name}: {setting} is {value}; give at least {least}.')
+
+  def copy() -> Any:
+    return copy_dataset(dataset) if _is_made(dataset, name) else _call(dataset, name)
+
   with tf.Graph().as_default():
-    copy = copy_dataset(dataset) if _is_made(dataset, name) else _call(dataset, name)
-    check_ops(copy, name)
-    copy = encode_dataset(copy, name)
-    components = find_components(copy, name)
-    known = _find_size(copy, name)
-    if _keeps_a_file(copy):
-      _read_all(copy, name, 'writing the cache')
+    made = copy()
+    check_ops(made, name)
+    made = encode_dataset(made, name)
+    components = find_components(made, name)
+    known = _find_size(made, name)
+    if _keeps_a_file(made):
+      _read_all(made, name, 'writing the cache')
     is_static = all(part.is_of_rows or part.shape.is_fully_defined() for part in components.parts)
     if not is_static:
       with _explained(name):
-        first = next(_take(copy, 1), None)
+        first = next(_take(made, 1), None)
       if first is None:
         known, num_examples = 0, None
       else:
         components = components.with_shapes_of(first)
     if known == _UNKNOWN:
-      count = num_examples or _read_count(count_file, name) or _count(copy, count_file, name)
+      count = num_examples or _read_count(count_file, name) or _count(made, count_file, name)
     elif num_examples in (None, known):
       count = known
     else:
@@ -101,16 +105,11 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     made = encode_dataset(_make(dataset, name), name)
     return made if known == count else _end_after(made, count, components)
 
-  def copies() -> Tuple[Any, Any]:
-    if _is_made(dataset, name):
-      return (copy_dataset(dataset),) * 2
-    return _call(dataset, name), _call(dataset, name)
-
   def held() -> Any:
     return elements().map(as_written(lambda *example: components.hold(example, fix=_FIX)))
 
   examples = Examples(num_examples=count, elements=elements, shuffle_buffer=shuffle_buffer,
-                      name=name, copies=copies)
+                      name=name, copy=copy)
   return examples if is_static else examples._replace(elements=held, unequal=examples)
 
 

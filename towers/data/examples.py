@@ -102,8 +102,8 @@ class Examples(NamedTuple):
       keep their place in the plan, and are left out of the towers' batches.
     bad_records: logs of the damaged records that reading meets, and the policy for them.
     digest_files: returns an int64 that stands for the files of encoded images; None elsewhere.
-    copies: returns two data sets of the elements, as two iterators would read them, in a graph
-      beside the program's; None where `elements` does.
+    copy: returns a data set of the elements, as an iterator would read it, in a graph beside the
+      program's; None where `elements` does.
     augmentations: how many functions of `augmented` change it, each by other draws.
   """
   num_examples: int
@@ -122,7 +122,7 @@ class Examples(NamedTuple):
   num_bytes: Optional[np.ndarray] = None
   unequal: Any = None
   digest_files: Optional[Callable[[], int]] = None
-  copies: Optional[Callable[[], Tuple[Any, Any]]] = None
+  copy: Optional[Callable[[], Any]] = None
   augmentations: int = 0
   bad_records: Tuple[BadRecords, ...] = ()
 

@@ -1,6 +1,6 @@
 """What a checkpoint holds, and where a variable is in it; slices of one share a tensor."""
 
-from typing import Any, Dict, Iterable, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
@@ -52,3 +52,10 @@ def find_slice(variable: Variable, saved: Iterable[str] = ()) -> VariableSlice:
   slices = tuple(slice(begin, begin + size) for begin, size in zip(cut.var_offset, cut.var_shape))
   return VariableSlice(
       cut.full_name, Tensor(tf.TensorShape(cut.full_shape), dtype), cut.spec, slices)
+
+
+def read_values(read: Callable[[str], np.ndarray], slices: Mapping[Variable, VariableSlice]
+                ) -> Dict[Variable, np.ndarray]:
+  """Returns the values of variables, by `read(name)` of a tensor, which reads each once."""
+  tensors = {name: read(name) for name in {piece.name for piece in slices.values()}}
+  return {variable: piece.take(tensors[piece.name]) for variable, piece in slices.items()}

@@ -7,14 +7,14 @@ replicas on every tower, and variables whose initial value is made of another's.
 reads its checkpoint alone.
 """
 
-from typing import Any, Dict, Iterable, List, Set, Tuple, Union
+from typing import Dict, Iterable, List, Set, Union
 
 import numpy as np
 
 from towers.graph.walk import find_needed
 from towers.tensorflow_v1 import Session, Tensor, Variable, tf
 from towers.warm_start.matching import InitFrom, init_from, match
-from towers.warm_start.slices import VariableSlice, find_slice
+from towers.warm_start.slices import find_slice, read_values
 from towers.warm_start.weights_file import open_weights
 
 
@@ -41,17 +41,14 @@ class WarmStart:
     Raises:
       UsageError: the file is missing or damaged, or does not fit the program, see `matching`.
     """
-    slices: Dict[str, List[Tuple[Variable, VariableSlice]]] = {}
-    wholes: Dict[str, Any] = {}
     with open_weights(self.source) as opened:
-      for variable in self._variables:
-        piece = find_slice(variable, opened.tensors)
-        wholes[piece.name] = piece.tensor
-        slices.setdefault(piece.name, []).append((variable, piece))
-      matches = match(self._settings, opened.tensors, wholes)
-      values = {name: opened.read(source) for name, source in matches.source.items()}
-    load_values(session, {variable: piece.take(value) for name, value in values.items()
-                          for variable, piece in slices[name]})
+      slices = {variable: find_slice(variable, opened.tensors) for variable in self._variables}
+      matches = match(self._settings, opened.tensors,
+                      {piece.name: piece.tensor for piece in slices.values()})
+      values = read_values(opened.read, {
+          variable: piece._replace(name=matches.source[piece.name])
+          for variable, piece in slices.items() if piece.name in matches.source})
+    load_values(session, values)
     return (f'initial weights: {self.source}, {opened.kind} of {len(opened.tensors)} tensors\n'
             f'{matches.format()}')
 

@@ -61,11 +61,11 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
   with tf.Graph().as_default() as graph:
     tf.set_random_seed(seed)
     fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
-    assert examples.elements is not None
+    copy: Any = examples.copy or examples.elements
     try:
-      first, second = [encode_dataset(dataset, examples.name).with_options(plain_data_options())
-                       for dataset in (examples.copies() if examples.copies else (
-                           examples.elements(*fed), examples.elements(*fed)))]
+      first, second = [
+          encode_dataset(copy(*fed), examples.name).with_options(plain_data_options())
+          for _ in range(2)]
     except Exception:  # It needs the program's graph, where an error of its own is raised too.
       return None
     if not are_made_twice:
