@@ -13,9 +13,9 @@ import pytest
 from tests.data.pictures import List, jpegs, picture
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError
-from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import Records, scan_tfrecord, write_record
 from towers_data.labelled_example import encode_example
+from towers_data.png import encode_png
 
 # How many damaged inputs.
 COUNTS = {'index': 4000, 'decode': 2000}

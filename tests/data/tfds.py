@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from tests.harness.taking import take
-from towers.data.formats.png import encode_png
 from towers.tensorflow_v1 import tf
+from towers_data.png import encode_png
 
 _MODULE = 'tensorflow_datasets.core.features.'
 IMAGE, LABEL = 'image_feature.Image', 'class_label_feature.ClassLabel'

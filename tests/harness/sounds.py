@@ -4,8 +4,8 @@ import numpy as np
 
 import towers
 from tests.harness import small
-from towers.data.formats.png import encode_png
 from towers.tensorflow_v1 import tf
+from towers_data.png import encode_png
 
 MOST, CLASSES = 7, 4
 

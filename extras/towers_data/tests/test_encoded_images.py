@@ -12,7 +12,6 @@ import towers.data
 from tests.data.pictures import FORMAT, List, decode, jpegs, picture, take, write_tfrecords
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import Records, load_index
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
@@ -20,6 +19,7 @@ from towers.tensorflow_v1 import tf
 from towers_data import encoded_images
 from towers_data.encoded_images import ImageSource, encoded_examples
 from towers_data.labelled_example import decode_labelled, encode_example
+from towers_data.png import encode_png
 
 NUM = 23  # Labels tell records apart.
 

@@ -7,7 +7,7 @@ from tests.data.pictures import jpegs, picture, take
 from tests.harness import faults
 from towers import data
 from towers.base.usage_error import UsageError
-from towers.data.formats.png import encode_png
+from towers_data.png import encode_png
 
 CLASSES = ('ant', 'bee', 'cow')
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.data.pictures import jpegs, picture
-from towers.data.formats.png import encode_png
 from towers.tensorflow_v1 import tf
 from towers_data.image_header import ImageHeader, check_is_whole, read_image_header
+from towers_data.png import encode_png
 
 
 def test_size_and_channels_of_jpegs_and_pngs():

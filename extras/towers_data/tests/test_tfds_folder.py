@@ -12,8 +12,8 @@ from tests.data.pictures import jpegs, take
 from tests.data.tfds import MNIST, OLD_MNIST, classes, feature, features_dict, image, pixels, tensor
 from towers import data
 from towers.base.usage_error import UsageError
-from towers.data.formats.png import encode_png
 from towers.tensorflow_v1 import tf
+from towers_data.png import encode_png
 from towers_data.tfds_features import Feature, read_features
 
 

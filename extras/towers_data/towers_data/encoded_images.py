@@ -23,9 +23,9 @@ from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.digest import FEWEST_ROWS, MOST_ROWS, choose_rows, to_int64
 from towers.data.example_draws import draw
 from towers.data.examples import Examples
-from towers.data.formats.png import encode_png
 from towers.data.stand_ins import map_chunks
 from towers_data.image_header import check_is_whole, read_image_header
+from towers_data.png import encode_png
 from towers_data.windows import NUM_DRAWS, choose_central_windows, choose_random_windows, mirror
 
 # Decoded in place of what could not be read.

@@ -8,12 +8,12 @@ import numpy as np
 
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
-from towers.data.formats.png import encode_png
 from towers_data.cifar import CIFARS, load_cifar
 from towers_data.idx.idx_folder import load_idx_folder
 from towers_data.image_folder import find_image_files
 from towers_data.image_header import check_is_whole, read_image_header
 from towers_data.npy_folder import load_npy
+from towers_data.png import encode_png
 
 SOURCES = ('images', 'idx', 'npy') + tuple(CIFARS)
 

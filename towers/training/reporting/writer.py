@@ -5,9 +5,8 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from towers.base.usage_error import UsageError
-from towers.data.formats.png import encode_png
 from towers.settings.arguments import describe
-from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1 import private_session, tf
 from towers.training.reporting.summaries import Summaries, text_value
 
 _NUM_BINS = 30
@@ -46,8 +45,8 @@ class Writer:
     self._add(lambda: [
         tf.Summary.Value(tag=tag if len(images) == 1 else f'{tag}/{index}', image=tf.Summary.Image(
             height=image.shape[0], width=image.shape[1], colorspace=image.shape[2],
-            encoded_image_string=encode_png(image)))
-        for index, image in enumerate(images.astype(np.uint8))])
+            encoded_image_string=png))
+        for index, (image, png) in enumerate(zip(images, _encode_pngs(images.astype(np.uint8))))])
 
   def histogram(self, tag: str, values: Any) -> None:
     """Adds a histogram of all numbers of an array."""
@@ -74,6 +73,13 @@ class Writer:
     elif self._warn is not None:
       self._warn('WARNING: what a callback writes by run.writer is lost without summary_dir')
       self._warn = None
+
+
+def _encode_pngs(images):
+  with tf.Graph().as_default() as graph:
+    encoded = [tf.image.encode_png(image) for image in images]
+    with private_session(graph) as session:
+      return session.run(encoded)
 
 
 def _check_tag(tag, method):
