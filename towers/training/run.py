@@ -10,8 +10,9 @@ import dataclasses
 import math
 import os
 import sys
+import textwrap
 import time
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
@@ -31,17 +32,17 @@ from towers.session.session import Session
 from towers.session.validation_pass import ValidationPass
 from towers.settings.config import RunSettings
 from towers.settings.table import common_to_workers
-from towers.settings.timetable import build_timetable
+from towers.settings.timetable import build_interval, build_timetable, parse_trace_steps
 from towers.tensorflow_v1 import tf
 from towers.training.auto_accumulate import recall_accumulate, take_in_more
 from towers.training.callbacks import Callback, Callbacks, closed_with
 from towers.training.loop import Loop
 from towers.training.reporting.advice import advise
 from towers.training.reporting.describe import describe_run
-from towers.training.reporting.own_callbacks import build_callbacks
+from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
 from towers.training.reporting.progress import Progress
 from towers.training.reporting.result import build_result, format_result, write_result
-from towers.training.reporting.writer import Writer
+from towers.training.reporting.summaries import Summaries, Writer, format_settings
 from towers.training_graph import TrainingGraph
 from towers.warm_start.weights_file import check_weights
 from towers.workers.worker import Worker, join_workers
@@ -289,16 +290,51 @@ class Run:
         session, total_steps=timetable.total_steps, on_first_step=startup.finish,
         is_chief=is_chief)
     closing.enter_context(watch_records(self._bad_records, progress))
-    kept, self.writer = build_callbacks(
-        settings, self._told, self._description, session=session, progress=progress,
-        warn=self.warn, startup=startup, history=self._history)
-    closing.enter_context(closed_with(self, [progress, *kept]))
-    self._callbacks = Callbacks(self, [progress, *kept], self._users)
+    own = [progress, *self._build_callbacks()]
+    closing.enter_context(closed_with(self, own))
+    self._callbacks = Callbacks(self, own, self._users)
     self._loop = Loop(self, timetable=timetable, checkpoints=checkpoints, history=self._history,
                       progress=progress, signals=self._signals, end_at=end_at,
                       on_nan=settings.on_nan)
     self._mark = session.training_metrics.mark()
     closing.callback(self._keep_last)
+
+  def _build_callbacks(self) -> List[Callback]:
+    """Returns the callbacks that keep what settings ask for: a timeline, curves and the report.
+
+    The session stands behind the steps that earlier runs did.
+    """
+    session, settings, first_step = self.session, self._settings, self.session.step
+    callbacks: List[Callback] = []
+    writers: List[MetricWriter] = []
+    summaries: Optional[Summaries] = None
+    if settings.trace_steps:
+      first, last = parse_trace_steps(settings.trace_steps)
+      callbacks.append(load_extra('trace_steps')(
+          settings.trace_file, session, first=first, last=last, first_step=first_step,
+          warn=self.warn))
+    if settings.summary_dir:
+      summaries = Summaries(
+          settings.summary_dir, first_step=first_step, graph=tf.get_default_graph(),
+          warn=self.warn, texts=dict(
+              configuration=format_settings(self._told),
+              run=textwrap.indent(self._description, '    ')))  # Markdown that keeps lines.
+      writers.append(summaries)
+    if settings.report:
+      notice = session.program.devices.notice
+      writers.append(load_extra('report')(
+          settings.report, settings=self._told, first_step=first_step, warn=self.warn,
+          description=self._description, warnings=[notice] if notice else [],
+          read_seconds=lambda: dict(self._startup.seconds, **self._progress.seconds())))
+    if writers:
+      every = build_interval('summary_every', settings.summary_every, session.plan)
+      callbacks.append(MetricSamples(session, every=every, metric_writers=writers,
+                                     has_validated=self._history.has_validated))
+      callbacks.extend(writers)
+    # Other workers than the chief keep none, whatever the run has.
+    is_chief = session.program.workers.rank == 0
+    self.writer = Writer(summaries, lambda: session.step, self.warn if is_chief else None)
+    return callbacks
 
   def _resume(self, checkpoints: Checkpoints, snapshot: Optional[Snapshot]) -> None:
     """Gives variables and history their values: of a snapshot, else of the newest checkpoint."""
