@@ -7,7 +7,7 @@ from tests.harness.small import MODES
 from tests.harness.taking import take
 from towers.base.usage_error import UsageError
 from towers.data import from_arrays
-from towers.data.augment import augment_arrays, pad_crop_mirror
+from towers.data.augmented import augment_arrays, pad_crop_mirror
 from towers.data.example_draws import draw
 from towers.tensorflow_v1 import tf
 

@@ -11,7 +11,7 @@ import pytest
 import towers
 from towers.cli.jobs import build_configured
 from towers.data import DataSet
-from towers.input.filler import fill_empty
+from towers.input.pipeline import fill_empty
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers

@@ -18,7 +18,7 @@ from towers.base.files import open_regular
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError, check_choice
 from towers.data.arrays import from_arrays
-from towers.data.augment import augment_arrays
+from towers.data.augmented import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.datasets import from_dataset
 from towers.data.examples import DataSet, Examples

@@ -5,6 +5,15 @@ never resumes. Here each example draws by its own number, see `example_draws`.
 
   elements ──► read or gathered ──► examples ─┐
          └──► numbers ──────────────► draws ──┴─► function ──► examples
+
+A flag names these changes of images:
+
+  none       as they are
+  cifar      padded by 4 zeros on each side, cropped at random, mirrored half of the time
+             (He et al. 2016, section 4.2)
+  imagenet   of encoded images alone, which towers-data reads
+
+Validation always takes images as they are, or their middle.
 """
 
 from typing import Any, Callable
@@ -13,9 +22,12 @@ from towers.base.later import as_written, flatten_element, tf
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.components import naming_errors
 from towers.data.dataset_ops import no_python_draws
-from towers.data.example_draws import Draws
+from towers.data.example_draws import Draws, take_windows
 from towers.data.examples import Examples
 
+KINDS = ('none', 'cifar', 'imagenet')
+
+_PADDING = 4
 _SEEDS_APART = 7919
 
 
@@ -144,3 +156,36 @@ def make_singly(examples, elements, arrays, epoch, parallel_calls):
     return tf.nest.map_structure(lambda tensor: tensor[0], made)
 
   return made.map(as_written(gather), num_parallel_calls=parallel_calls)
+
+
+def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
+  """Returns a split of arrays (images, labels), augmented.
+
+  Raises:
+    UsageError: a kind that needs encoded images.
+  """
+  if kind == 'none':
+    return examples
+  if kind != 'cifar':
+    raise UsageError(f'{examples.name}: augment={kind} crops images of any size before they are '
+                     'resized, and these arrays have one size already: use augment=cifar, which '
+                     'shifts and mirrors them.')
+
+  def augment(batch, draws):
+    images, labels = batch
+    return pad_crop_mirror(images, draws.uniform([3])), labels
+
+  return augmented(examples, augment, seed=seed, of_batches=True)
+
+
+def pad_crop_mirror(images: Any, draws: Any) -> Any:
+  """Returns the images, each shifted by up to 4 pixels into zeros, half of them mirrored.
+
+  Args:
+    images: `[batch, height, width, channels]` of any dtype; all but the batch is known.
+    draws: uniform in [0, 1), float32 `[batch, 3]`.
+  """
+  padded = tf.pad(images, [[0, 0], [_PADDING, _PADDING], [_PADDING, _PADDING], [0, 0]])
+  shifts = tf.cast(draws[:, :2] * (2 * _PADDING + 1), tf.int32)
+  return take_windows(padded, shifts[:, 0], shifts[:, 1], images.shape.as_list()[1:3],
+                      is_mirrored=draws[:, 2] < 0.5)

@@ -10,7 +10,7 @@ import functools
 from typing import Any, Dict, List, Mapping, Sequence
 
 from towers.data import DATA_SETS
-from towers.data.augment import KINDS
+from towers.data.augmented import KINDS
 from towers.data.bad_records import POLICIES
 from towers.models import DATA_FORMATS, MODELS
 from towers.settings.setting import Count, Function, Path, Setting, Text

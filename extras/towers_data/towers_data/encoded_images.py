@@ -18,7 +18,7 @@ from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from towers.base.later import tf
-from towers.data.augment import pad_crop_mirror
+from towers.data.augmented import pad_crop_mirror
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.digest import FEWEST_ROWS, MOST_ROWS, choose_rows, to_int64
 from towers.data.example_draws import draw

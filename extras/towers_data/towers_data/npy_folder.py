@@ -12,7 +12,7 @@ import numpy as np
 from towers.base.later import tf
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
-from towers.data.augment import augment_arrays
+from towers.data.augmented import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet
 from towers_data.folder import check_files, check_folder

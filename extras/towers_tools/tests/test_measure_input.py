@@ -4,7 +4,7 @@ import pytest
 
 from tests.harness.small import MODES, random_examples
 from towers.data import load_synthetic
-from towers.data.augment import augment_arrays
+from towers.data.augmented import augment_arrays
 from towers.placement.devices import build_devices
 from towers_tools.measure_input import format_speeds, measure_input
 
