@@ -33,7 +33,7 @@ from towers_data import shards
 from towers_data.cifar import CIFARS, read_cifar
 from towers_data.idx.idx_file import read_idx
 from towers_data.image_folder import find_image_files
-from towers_data.npy import map_npy
+from towers_data.npy_folder import map_npy
 from towers_data.tfrecord_folder import read_description
 from towers_tools.evaluator import EVALUATIONS, Evaluations
 from towers_tools.page import format_page, read_runs
@@ -77,7 +77,7 @@ def test_nothing_unpickles_or_evaluates():
 # Where files of the system or its own are opened, or some that were looked at before.
 OPENERS = {'towers/base/files.py', 'towers/base/output.py', 'towers/checkpoint/writer.py',
            'towers/tensorflow_v1/compiled_cache.py', 'towers/training/reporting/summaries.py',
-           'extras/towers_data/towers_data/npy.py',
+           'extras/towers_data/towers_data/npy_folder.py',
            'extras/towers_launch/towers_launch/loopback.py',
            'extras/towers_tools/towers_tools/free_memory.py',
            'extras/towers_tools/towers_tools/serving/predict.py',

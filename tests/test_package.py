@@ -19,7 +19,7 @@ from towers.extras import FUNCTIONS
 USERS_OWN = ['data.py', 'launch.py', 'cores.py', 'garbage.py', 'main.py', 'usage_error.py',
              'base.py', 'staging.py', 'models/__init__.py', 'training/__init__.py',
              'reduce/__init__.py']
-PLAIN_RUN = ['--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2', '--steps=3',
+PLAIN_RUN = ['--data=sample', '--model=linear', '--device=cpu', '--num_gpus=2', '--steps=3',
              '--quiet']
 
 

@@ -15,7 +15,7 @@ from models import nasnet, resnet
 from tests.harness import small
 from tests.harness.device_audit import DeviceAudit
 from towers.cli.jobs import build_configured
-from towers.data.synthetic import load_synthetic
+from towers.data import load_synthetic
 from towers.graph.walk import find_needed
 from towers.placement import devices
 from towers.placement.host import HOST

@@ -23,7 +23,6 @@ from towers.data.bad_records import BadRecords
 from towers.data.datasets import from_dataset
 from towers.data.examples import DataSet, Examples
 from towers.data.records import from_tfrecords
-from towers.data.synthetic import load_synthetic
 from towers.extras import FUNCTIONS, load_extra
 
 __all__ = [
@@ -34,7 +33,8 @@ __all__ = [
 
 # What towers-data loads, and the settings that each has a use for.
 _OF_TOWERS_DATA = {
-    'fashion_mnist': (), 'mnist': (), 'cifar10': (), 'cifar100': (), 'npy': ('num_classes',),
+    'fashion_mnist': (), 'mnist': (), 'synthetic': (), 'cifar10': (), 'cifar100': (),
+    'npy': ('num_classes',),
     'images': ('image_size', 'max_image_pixels'),
     'tfrecord': ('image_size', 'max_image_pixels', 'num_classes', 'first_label'),
     'tfds': ('image_size', 'max_image_pixels')}
@@ -88,13 +88,7 @@ def load(name: str, **settings: Any) -> DataSet:
   return DATA_SETS[name](given)
 
 
-def _load_own(name: str, settings: LoadSettings) -> DataSet:
-  data_set = load_synthetic(seed=settings.seed) if name == 'synthetic' else _load_sample()
-  return data_set._replace(
-      train=augment_arrays(data_set.train, kind=settings.augment, seed=settings.seed))
-
-
-def _load_sample() -> DataSet:
+def _load_sample(settings: LoadSettings) -> DataSet:
   """Returns the part of Fashion-MNIST that stands beside this file."""
   def read(name, num_header_bytes):
     with open_regular(os.path.join(_SAMPLE_DIR, f'{name}-ubyte.gz')) as file:
@@ -104,6 +98,7 @@ def _load_sample() -> DataSet:
       from_arrays(read(f'{files}-images-idx3', 16).reshape([-1, 28, 28, 1]),
                   read(f'{files}-labels-idx1', 8).astype(np.int32), name=f'sample_{split}')
       for files, split in (('train', 'train'), ('t10k', 'validation'))]
+  train = augment_arrays(train, kind=settings.augment, seed=settings.seed)
   return DataSet(train, validation, image_shape=(28, 28, 1), num_classes=10)
 
 
@@ -114,11 +109,11 @@ def _load_extra_data(name: str, settings: LoadSettings) -> DataSet:
 
 
 DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
-    name: functools.partial(_load_extra_data if name in _OF_TOWERS_DATA else _load_own, name)
-    for name in ('sample', 'fashion_mnist', 'mnist', 'synthetic', *_OF_TOWERS_DATA)}
+    'sample': _load_sample,
+    **{name: functools.partial(_load_extra_data, name) for name in _OF_TOWERS_DATA}}
 # The data sets that have a use for a setting; elsewhere it is a mistake.
 _ONLY_FOR = {
-    'data_dir': tuple(_OF_TOWERS_DATA),
+    'data_dir': tuple(name for name in _OF_TOWERS_DATA if name != 'synthetic'),
     **{setting: tuple(name for name, used in _OF_TOWERS_DATA.items() if setting in used)
        for setting in ('image_size', 'num_classes', 'first_label')}}
 

@@ -10,8 +10,7 @@ from tests.data.test_arrays import _run_epoch
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers_data.npy import map_npy
-from towers_data.npy_folder import load_npy
+from towers_data.npy_folder import load_npy, map_npy
 
 
 def write(folder, images, labels, num_validation=3):

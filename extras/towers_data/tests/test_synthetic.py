@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from towers.base.usage_error import UsageError
-from towers.data.synthetic import load_synthetic
+from towers_data.synthetic import load_synthetic
 
 
 def _nearest_mean_accuracy(data_set):
