@@ -266,6 +266,26 @@ def test_what_meets_rows_of_one_static_size_needs_no_other_call_of_the_model(
     build(name, 4, 'next', last_batch='carry')
 
 
+@pytest.mark.parametrize('num_towers', [2, 3])
+def test_draws_of_rows_that_python_takes_apart_are_found_beside_a_known_number_of_all_rows(
+    num_towers, caplog):
+  def model(batch, is_training):
+    h = tf.tanh(tf.matmul(batch[0], tf.get_variable('w', [3, 5])))
+    drawn = tf.random.uniform(h.shape)
+    h = tf.stack([row * numbers for row, numbers in zip(tf.unstack(h), tf.unstack(drawn))])
+    of_all = towers.all_rows(h)
+    return tf.reduce_mean(tf.reshape(of_all, [of_all.shape.as_list()[0], 5]) ** 2)
+
+  def train(num_towers):
+    with tf.Graph().as_default(), towers.Program(
+        model, train=towers.from_arrays(x), batch_size=12, num_towers=num_towers, device='cpu',
+        optimizer=tf.train.GradientDescentOptimizer(0.1), last_batch='drop').session() as session:
+      return [session.train() for _ in range(NUM_STEPS)]
+
+  np.testing.assert_allclose(train(num_towers), train(1), rtol=1e-5)
+  assert 'neither found nor counted' not in caplog.text
+
+
 @pytest.mark.nightly(but='dropout')
 @pytest.mark.parametrize('name', ['dropout', 'noise on weights', 'categorical', 'dynamic_rnn'])
 def test_nothing_moves_what_is_drawn(name, tmp_path):

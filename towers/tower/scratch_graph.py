@@ -68,9 +68,13 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
         batch = Batch(tf.nest.map_structure(lambda tensor, rows=rows: tf.placeholder(
             tensor.dtype, [rows, *(other if size is None else size
                                    for size in tensor.shape.as_list()[1:])],
-            'scratch/batch'), tower_batch.tensors), tf.placeholder(tf.int32, [],
-                                                                   'scratch/num_examples'))
-        batch = batch._replace(row_offset=build_row_offsets([batch])[0])
+            'scratch/batch'), tower_batch.tensors),
+            rows if tower_batch.is_static and len(sizes) == 1 else
+            tf.placeholder(tf.int32, [], 'scratch/num_examples'))
+        place = build_row_offsets([batch])[0]
+        # All rows are no multiple of these, by which a draw would be taken for theirs.
+        batch = batch._replace(row_offset=place._replace(
+            num_slots=2 * rows + 1) if batch.is_static else place)
         before = len(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
         with tf.name_scope(scope[:-1]) as own, joining(
             batch, num_towers=2, joins_norms=call.global_batch.joins_norms,

@@ -32,8 +32,9 @@ from towers.input.batch import Batch
 from towers.tensorflow_v1 import Operation, Tensor, tf
 from towers.tower.all_towers import is_of_all, is_own
 
-# Primes that no model has: of rows, of other axes of any size, and of what a mask keeps.
-_ROWS, _ANY, _KEPT = 1013, 23, 1000003
+# Primes that no model has: of rows, which Python may go through, of other axes of any size, and of
+# what a mask keeps.
+_ROWS, _ANY, _KEPT = 211, 23, 1000003
 # Of the longest example, of which nothing has less.
 _LONGEST = 5
 _NUMBER = re.compile(r'_\d+/')  # In the name of an op, of a scope that is not the first.
