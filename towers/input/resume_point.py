@@ -89,9 +89,6 @@ def read_point(reader: Any, plan: Any, step: int, examples: int,
   if is_new or not reader.has_tensor(POINT_TENSOR):
     return plan.point_of(step, examples), plan.batch_size
   batch_size, epoch, position, *cuts = reader.get_tensor(POINT_TENSOR).tolist()
-  if position and not cuts:  # As before cuts were recorded.
-    was = plan._replace(batch_size=batch_size, accumulate=1)
-    cuts = [0, was.examples_per_epoch, batch_size]
   return ResumePoint(step, examples, epoch, position, cuts), batch_size
 
 

@@ -51,7 +51,6 @@ class Loop:
     self._progress, self._signals, self._clock = progress, signals, clock
     self._checkpoints, self._history = checkpoints, history
     self._validation = run.session.program.validation
-    self._has_other_workers = run.session.program.workers.num_workers > 1
     self._agree = run.session.agree
     self._running: Optional[ValidationPass] = None
     self._began: Optional[Snapshot] = None  # When a pass did that goes on beside the steps.
@@ -220,7 +219,7 @@ class Loop:
     """Whether no signal ends the pass here; with other workers, which end it together, it waits."""
     if self._signals.received is None:
       return True
-    if self._has_other_workers:
+    if self._session.program.workers.num_workers > 1:
       self._signals.answer()
     return False
 

@@ -50,19 +50,14 @@ class MetricSamples(Callback):
     """
     self._session, self._every = session, every
     self._metric_writers, self._has_validated = metric_writers, has_validated
-    self._last_step = session.step
     self._mark: Optional[Pace] = None  # Of the last sample.
     self._go_on(session.step)
 
   def on_step(self, run: Any) -> None:
     """Samples the step if it is due."""
-    step = run.step
-    if step <= self._last_step:  # It updated nothing.
-      return
-    self._last_step = step
-    is_due, is_next_due = self._every.is_due(step), self._every.is_due(step + 1)
+    is_due, is_next_due = self._every.is_due(run.step), self._every.is_due(run.step + 1)
     if is_due or self._mark is None:  # Not after every step, see `Progress.on_step`.
-      pace = Pace(step, run.train_seconds, self._session.training_metrics.input_wait_seconds)
+      pace = Pace(run.step, run.train_seconds, self._session.training_metrics.input_wait_seconds)
       self._mark = self._mark or pace
       if is_due:
         self._sample(pace, run.loss)
@@ -80,7 +75,6 @@ class MetricSamples(Callback):
     self._go_on(run.step)
 
   def _go_on(self, step):
-    self._last_step = step
     self._mark = None
     self._metrics_mark = self._session.training_metrics.mark()
     self._session.measure_updates(self._every.is_due(step + 1))
