@@ -26,10 +26,9 @@ class Calls:
 
   Attributes:
     fetches: of each run, by its name.
-    num_fetches: of a run that updates.
+    places: where a run that updates has its 'loss', 'is_done' and 'wait', and if there are any
+      'metrics', 'num_examples' of a step whose examples may all be damaged, and 'votes'.
     num_measured: of a run that measures a validation batch.
-    count_at: where a step's run has the number of its examples, if all of them may be damaged; None
-      elsewhere.
     plain: the runs by name: 'train', with accumulation 'accumulate' for each micro-batch before,
       with a validation tower 'measure_and_train'.
     chosen: the same of the next steps, which may be measured or run in another way.
@@ -41,18 +40,17 @@ class Calls:
     self._session, self._program = session, program
     self.update: Optional[Update] = None
     gradients, validation = program.gradients, program.validation
-    train = [gradients.loss, program.train_op, program.input_wait]
+    named = dict(loss=gradients.loss, is_done=program.train_op, wait=program.input_wait)
     if gradients.begins_with_loss:
-      train[0] = gradients.metrics
+      named['loss'] = gradients.metrics
     elif gradients.metrics is not None:
-      train.append(gradients.metrics)
-    self.count_at: Optional[int] = None
+      named['metrics'] = gradients.metrics
     if program.train_examples.marks_bad:
-      self.count_at = len(train)
-      train.append(gradients.num_examples)
+      named['num_examples'] = gradients.num_examples
     if gradients.votes is not None:
-      train.append(gradients.votes.counts)
-    self.num_fetches = len(train)
+      named['votes'] = gradients.votes.counts
+    self.places = {name: place for place, name in enumerate(named)}
+    train = list(named.values())
     self.fetches: Dict[str, List[Any]] = dict(train=train)
     if gradients.add_op is not None:
       self.fetches['accumulate'] = [program.add_wait, gradients.add_op]

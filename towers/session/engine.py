@@ -76,7 +76,6 @@ class Engine:
     self.plan = program.plan
     self.runs = 0
     self.activity = 'set-up'
-    self.metrics = TrainingMetrics(program)
     self.training_moved = self.ran_outside = False
     self.validation_moved = True  # Until it starts.
     self._pass: Optional[ValidationPass] = None  # That steps are in the middle of.
@@ -93,6 +92,7 @@ class Engine:
     self._has_said_empty = self._is_checked = False
 
     self.calls = Calls(session, program)
+    self.metrics = TrainingMetrics(program, self.calls.places)
 
   def start_variables(self) -> None:
     """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
@@ -245,16 +245,18 @@ class Engine:
       (sums, *rows), results = found[:count], found[count:]
       validation_pass.add(sums, rows)
     self.runs += 1
-    if self.has_other_workers:
-      self._votes.count(results[calls.num_fetches - 1], self.step)
-    num_examples = None if calls.count_at is None else results[calls.count_at]
+    places = calls.places
+    if 'votes' in places:
+      self._votes.count(results[places['votes']], self.step)
+    num_examples = results[places['num_examples']] if 'num_examples' in places else None
     if num_examples == 0 and not self._has_said_empty:
       self._has_said_empty = True
       write_line(f'WARNING: all examples of step {self.step + 1} are damaged and left out: its '
                  'loss is NaN, a mean of nothing, and no gradient has changed a weight (further '
                  'such steps are not named)')
     self.activity = 'training'
-    loss, is_done = self.metrics.add(self.plan, self.step, results, num_examples), results[1]
+    loss = self.metrics.add(self.plan, self.step, results, num_examples)
+    is_done = results[places['is_done']]
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
       return StepResult(loss)

@@ -5,7 +5,7 @@ A step brings one vector with its loss, which the towers have summed already, se
 between two steps, all threads of the session wait.
 """
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,14 +20,14 @@ _MOST_KEPT = 1000
 class TrainingMetrics:
   """The loss, the metrics and the input wait of a program's training steps."""
 
-  def __init__(self, program: TrainingGraph):
+  def __init__(self, program: TrainingGraph, places: Mapping[str, int]):
+    """Takes the `places` of what `Calls` fetches in a step."""
     tower = program.towers[0]
     self._plan = program.plan  # Of what is kept.
     self._tower, self._weighted = tower, list(tower.weights)
-    # Of the vector of metrics, in what a step fetches.
-    self._index: Optional[int] = None
-    if program.gradients.metrics is not None:
-      self._index = 0 if program.gradients.begins_with_loss else 3
+    self._places = places['loss'], places['is_done'], places['wait']
+    # Of the vector of metrics, which may begin with the loss.
+    self._index = places['loss'] if program.gradients.begins_with_loss else places.get('metrics')
     self._has_count = self._index is not None and not isinstance(tower.num_examples, int)
     self._sums = np.zeros(len(tower.sums) + len(tower.weights) + 1)
     self._kept: List[Tuple[Any, ...]] = []
@@ -43,12 +43,12 @@ class TrainingMetrics:
     if plan is not self._plan:
       self._sum_up()
       self._plan = plan
-    loss, is_done, wait = results[:3]
+    loss, is_done, wait = (results[place] for place in self._places)
     vector = b''
     if self._index is not None:
       # A copy, for an array would keep the session's memory from its next run.
       vector = results[self._index].tobytes()
-      if self._index == 0:
+      if self._index == self._places[0]:
         loss = loss[0]
     if num_examples == 0:
       loss = np.float32('nan')
