@@ -106,9 +106,6 @@ def build(model=model, **settings):
     (lambda: dict(validation=towers.from_arrays(FEATURES.astype(np.float64), LABELS), num_towers=3,
                   validation_tower=True), 'component 0 is float64 in the validation split and '
      'float32 in the training split: convert one'),
-    (lambda: dict(model=lambda *given: model(*given) * tf.train.exponential_decay(
-        1.0, tf.train.get_global_step(), 5, 0.9)), 'tf.train.get_global_step() before the step is '
-     'made (write tf.train.get_or_create_global_step())'),
     (lambda: dict(model=lambda *given: model(*given) * tf.get_variable('global_step', [])),
      'made a variable of the name global_step by itself: write tf.train.get_or_create_global_step'),
     (lambda: dict(validation=EXAMPLES, model=lambda batch, is_training: (

@@ -140,8 +140,10 @@ class TrainingGraph:
         batch_norm=settings.batch_norm, accumulate=accumulate, build=settings.tower_build,
         precision=self.precision, workers=workers, frozen=settings.frozen,
         recompute=settings.recompute)
-    self._variables = [variable for variable in tf.global_variables()
-                       if not variable.op.name.startswith('loss_scale/')]  # No slot is made yet.
+    step = get_global_step()
+    self._variables = [  # No slot is made yet.
+        variable for variable in tf.global_variables()
+        if variable is not step and not variable.op.name.startswith('loss_scale/')]
     self._check_gradients()
     self._name_foreign()
     self.warm_start: Union[FirstBatch, WarmStart, None] = None
@@ -218,9 +220,7 @@ class TrainingGraph:
       write_line(f"optimizer: the model's own {' and '.join(idle)} is not used; {own} of "
                  'towers.Program trains', sys.stderr)
     tower = self.towers[0]
-    step = get_global_step()  # Which a model may move too, where another loop ran that.
-    left_out = find_left_out(tower.sums.values(), tower.update_ops, [
-        variable for variable in self._variables if variable is not step])
+    left_out = find_left_out(tower.sums.values(), tower.update_ops, self._variables)
     if left_out:
       write_line(f'WARNING: no step moves {shorten(left_out)}: put updates into UPDATE_OPS, or run '
                  f'them by session.run where you mean to; but {own} trains, and '

@@ -18,11 +18,11 @@ def weight_of(step):
 
 
 def weighed(batch, is_training):
-  return losses_of(*batch) * weight_of(tf.train.get_or_create_global_step())
+  return losses_of(*batch) * weight_of(tf.train.get_global_step())
 
 
 def weighed_in_a_branch(batch, is_training):
-  step = tf.train.get_or_create_global_step()
+  step = tf.train.get_global_step()
   return losses_of(*batch) * tf.cond(step > 2, lambda: weight_of(step), lambda: 3.0)
 
 

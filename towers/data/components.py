@@ -150,9 +150,8 @@ _MISTAKES = {
 
     r"(int\(\) argument|operand).*'NoneType'|None values not|(Contents|elements).*None|\(None\)":
     '{who} computes with None: an open size of {of} of the shapes {shapes} (of rows a '
-    'number with last_batch=drop or carry; or write tf.shape(x)[0]), tf.train.get_global_step() '
-    'before the step is made (write tf.train.get_or_create_global_step()), or a gradient by a '
-    'variable with replicas or a snapshot (use variables=host and validation=switch). TensorFlow '
+    'number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by a variable '
+    'with replicas or a snapshot (use variables=host and validation=switch). TensorFlow '
     'says{at}: {error}',
 
     "does not match type|has DataType|that don't all match|Tensor conversion requested dtype":

@@ -14,8 +14,9 @@ from towers.tensorflow_v1 import Variable, tf
 
 def get_global_step() -> Variable:
   """Returns the int64 variable that counts weight updates; the first call makes it, on the host."""
+  root = tf.VariableScope(reuse=False)  # A model may ask for it within another.
   try:
-    with tf.device(HOST):
+    with tf.device(HOST), tf.variable_scope(root, auxiliary_name_scope=False):
       return tf.train.get_or_create_global_step()
   except TypeError:
     raise UsageError('The program made a variable of the name global_step by itself: write '

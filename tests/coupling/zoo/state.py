@@ -95,7 +95,7 @@ def target_network(b, is_training):
 def target_copied(b, is_training):
   w = tf.get_variable('w', [6, 4])
   t = state('t', [6, 4])
-  g = tf.train.get_or_create_global_step()
+  g = tf.train.get_global_step()
   update(tf.cond(tf.equal(g % 2, 0), lambda: tf.group(t.assign(w)), tf.no_op))
   z = tf.matmul(b['x'], w)
   return ce(z, b['y']) + tf.reduce_mean(tf.square(z - tf.matmul(b['x'], t)), 1)
@@ -103,7 +103,7 @@ def target_copied(b, is_training):
 
 @case('exact', XY)
 def curriculum_by_step(b, is_training):
-  g = tf.cast(tf.train.get_or_create_global_step(), tf.float32)
+  g = tf.cast(tf.train.get_global_step(), tf.float32)
   z = dense(b['x'], 4, 'd')
   return ce(z, b['y']) * tf.minimum(1.0, g / 4 + 0.2)
 

@@ -1,5 +1,6 @@
 """A class with placeholders, and an optimizer of its own, trains as what is written on tensors."""
 
+import itertools
 import operator
 import threading
 import time
@@ -336,10 +337,15 @@ def test_what_a_ref_variable_is_to_python_a_models_own_is(num_towers):
   np.testing.assert_array_equal(variables['bias'], expected['bias'])
 
 
-@pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2]))
-def test_a_step_that_get_variable_makes_is_the_programs(num_towers):
+@pytest.mark.parametrize('how, num_towers', small.nightly_but(
+    [('made', 2), ('found', 2)], itertools.product(['made', 'found'], [1, 2])))
+def test_a_step_that_a_model_makes_or_asks_for_is_the_programs(how, num_towers):
   def counts(batch, is_training):
-    step = tf.get_variable('global_step', [], tf.int32, tf.zeros_initializer(), trainable=False)
+    if how == 'made':
+      step = tf.get_variable('global_step', [], tf.int32, tf.zeros_initializer(), trainable=False)
+    else:
+      with tf.variable_scope('net'):
+        step = tf.train.get_global_step()
     losses = model(batch, is_training)
     tf.train.AdamOptimizer(1 / tf.cast(step + 1, tf.float32)).minimize(
         tf.reduce_mean(losses), global_step=step)

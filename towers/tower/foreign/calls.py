@@ -2,7 +2,8 @@
 
   placeholder   that nothing feeds: refused if the result needs it, see `placeholders`
   optimizer     makes neither updates nor slots, since the program's own one trains
-  step counter  of such an optimizer: counts the steps of the program; global_step is its own
+  step counter  of such an optimizer: counts the steps of the program; global_step is its own, and
+                is there for who asks for it, as Estimator makes it before its model
   session       that the model makes: runs on the host, and what it assigns are first values
 """
 
@@ -39,9 +40,9 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
   before = graph.get_operations()
   graph.add_to_collection(_BEGUN, before[-1]._id if before else -1)
   try:
-    with _idle_optimizers(graph) as idle, _joined_sessions(graph), tf.variable_creator_scope(
-        _give_step), tf.variable_scope(tf.get_variable_scope(), custom_getter=_get_step,
-                                       auxiliary_name_scope=False):
+    with _idle_optimizers(graph) as idle, _joined_sessions(graph), _making_step(graph), \
+        tf.variable_creator_scope(_give_step), tf.variable_scope(
+            tf.get_variable_scope(), custom_getter=_get_step, auxiliary_name_scope=False):
       returned = function(*args, **named)
   except tf.errors.OpError as error:
     if error.op is not None and error.op.type in READS_VALUE and is_made_before(error.op):
@@ -114,6 +115,23 @@ def _joined_sessions(graph: Graph) -> Iterator[None]:
       return session.run(*args, **named)
 
     stack.enter_context(replaced((BaseSession, 'run', run_joined)))
+    yield
+
+
+@contextlib.contextmanager
+def _making_step(graph: Graph) -> Iterator[None]:
+  """Makes the global step of a graph where `tf.train.get_global_step` looks for it."""
+  get_collection = graph.get_collection
+  made: List[str] = []
+
+  def make_and_get(name, scope=None):
+    found = get_collection(name, scope)
+    if name == tf.GraphKeys.GLOBAL_STEP and not (found or made):
+      made.append(name)  # What makes it looks for it too.
+      found = [get_global_step()]
+    return found
+
+  with replaced((graph, 'get_collection', make_and_get)):
     yield
 
 
