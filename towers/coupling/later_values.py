@@ -12,7 +12,7 @@ from towers.tensorflow_v1 import tf
 
 _LATER_STEP, _LATER_WEIGHT, _GROWTH = 10 ** 6, 0.3, 10
 _MOST_ENTRIES = 2 ** 24  # Of a matrix, in place of which others are tried.
-_MOST_LABELS = 16  # Of an example, in place of which others are tried.
+_MOST_LABELS = 16  # Of an example, beside which others are tried.
 
 
 @contextlib.contextmanager
@@ -60,21 +60,31 @@ def grown(fed: FedTowers) -> Iterator[List[str]]:
 
 @contextlib.contextmanager
 def labelled(fed: FedTowers) -> Iterator[List[str]]:
-  """Gives every third example, for a while, another label where all of the pool have the same,
-  and yields these in words: what only rare ones count for is not in a first batch."""
+  """Gives every third example, for a while, a label that none of the pool has, and yields these in
+  words: what only rare ones count for, or all but the background, is not in a first batch."""
   before, names = fed.pool, []
   fed.pool = list(before)
+  is_third = np.arange(fed.size) % 3 == 0
   for index, (value, path) in enumerate(zip(before, find_paths(fed.towers[0].batch.tensors))):
-    if value.dtype.kind in 'biuf' and 0 < value.size <= _MOST_LABELS * fed.size and (
-        value == value.flat[0]).all():
-      other = (value == 0 if value.flat[0] in (0, 1) else value - 1).astype(value.dtype)
-      fed.pool[index] = np.where(np.arange(fed.size).reshape(
-          [-1] + [1] * (value.ndim - 1)) % 3 > 0, value, other)
-      names.append(f'{other.flat[0]} beside {value.flat[0]} in component {path}')
+    other = _find_missing(value) if 0 < value.size <= _MOST_LABELS * fed.size else None
+    if other is not None:
+      fed.pool[index] = np.where(is_third.reshape([-1] + [1] * (value.ndim - 1)), other, value)
+      names.append(f'{other} among others in component {path}')
   try:
     yield names
   finally:
     fed.pool = before
+
+
+def _find_missing(labels):
+  """Returns a label that an array lacks, 0 or 1, or beside one float the next; None without."""
+  first = labels.flat[0]
+  if labels.dtype.kind in 'biu':
+    other = 0 if labels.all() else 1
+    return None if (labels == other).any() else labels.dtype.type(other)
+  if labels.dtype.kind != 'f' or (labels != first).any():
+    return None
+  return labels.dtype.type(first == 0 if first in (0, 1) else first - 1)
 
 
 def _load(fed, variables, values):
