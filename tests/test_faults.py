@@ -75,7 +75,7 @@ def test_nothing_unpickles_or_evaluates():
 
 
 # Where files of the system or its own are opened, or some that were looked at before.
-OPENERS = {'towers/base/files.py', 'towers/base/output.py', 'towers/checkpoint/writer.py',
+OPENERS = {'towers/base/files.py', 'towers/base/output.py', 'towers/checkpoint/checkpoints.py',
            'towers/tensorflow_v1/compiled_cache.py', 'towers/training/reporting/summaries.py',
            'extras/towers_data/towers_data/npy_folder.py',
            'extras/towers_launch/towers_launch/loopback.py',

@@ -21,14 +21,13 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from towers.base.checksums import DATA, INDEX
+from towers.base.checksums import DATA, INDEX, SUMS, write_sums
 from towers.base.files import folder_aside, open_regular, sweep, write_whole
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, format_lines
 from towers.checkpoint.history import HISTORY, History
 from towers.checkpoint.restore import Data, restore_variables
-from towers.checkpoint.writer import SUFFIXES, Writer, sync
 from towers.data.digest import DATA_TENSOR
 from towers.input.pipeline import Inputs
 from towers.input.resume_point import (
@@ -47,8 +46,11 @@ from towers.process.threads import Threads
 from towers.tensorflow_v1 import tf
 from towers.update.moving_averages import AVERAGES_TENSOR, Averages
 from towers.warm_start.matching import Names
+from towers.warm_start.slices import find_slice
 
 PREFIX = 'model.ckpt'
+# In the order in which they get their names, and in reverse that in which they are deleted.
+_SUFFIXES = (DATA, SUMS, INDEX)
 _MOST_BYTES = 1 << 20  # Of a state file.
 
 
@@ -167,7 +169,7 @@ class Checkpoints:
     self._warn = warn
     self._variables = tf.global_variables()
     self._data, self._averages = data, averages
-    self._writer: Optional[Writer] = None
+    self._writer: Optional[_Writer] = None
     self._thread = Threads(1, thread_name_prefix='checkpoint')
     self._writing: Optional[concurrent.futures.Future] = None
     self._writing_step: Optional[int] = None
@@ -289,14 +291,14 @@ class Checkpoints:
         constants[POINT_TENSOR] = np.array(
             [self._inputs.plan.batch_size, snapshot.point.epoch, snapshot.point.position,
              *snapshot.point.cuts])
-      self._writer = self._writer or Writer(self._variables, constants)
+      self._writer = self._writer or _Writer(self._variables, constants)
       with folder_aside(self.folder) as aside:
         self._writer.write(os.path.join(aside, PREFIX),
                            [*snapshot.values.values(), *constants.values()])
         if text:
           write_whole(os.path.join(self.folder, HISTORY), text.encode())
         path = path_of(self.folder, snapshot.step)
-        for suffix in SUFFIXES:
+        for suffix in _SUFFIXES:
           os.replace(os.path.join(aside, PREFIX) + suffix, path + suffix)
       self.saved_step = snapshot.step
       self.reason = ''
@@ -332,10 +334,10 @@ class Checkpoints:
         f'all_model_checkpoint_paths: "{name}"\n' for name in names)
     write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
     for step in set(steps) - set(kept):
-      for suffix in reversed(SUFFIXES):
+      for suffix in reversed(_SUFFIXES):
         with contextlib.suppress(FileNotFoundError):  # Earlier versions wrote no sums.
           os.remove(path_of(self.folder, step) + suffix)
-    sync(self.folder)
+    _sync(self.folder)
 
   def _clean_up(self):
     """Removes files that a killed run left half written."""
@@ -345,3 +347,61 @@ class Checkpoints:
       if (name.startswith(PREFIX) and name.endswith(DATA) and
           not os.path.exists(path[:-len(DATA)] + INDEX)):
         self._warn(f'WARNING: {path} has no index, and cannot be used')
+
+
+class _Writer:
+  """Writes the values of variables, in a small graph and session beside the one that trains.
+
+  A checkpoint is a file of data, its index, and the sums of both; it exists once its index does.
+  """
+
+  def __init__(self, variables: Sequence[Any], constants: Mapping[str, np.ndarray]):
+    """Builds the graph that writes these variables, and constants of these names and dtypes."""
+    with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
+      prefix = tf.placeholder(tf.string, [])
+      values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
+      values += [tf.placeholder(constant.dtype) for constant in constants.values()]
+      slices = [find_slice(variable) for variable in variables]
+      op = tf.raw_ops.SaveV2(
+          prefix=prefix, tensor_names=[piece.name for piece in slices] + list(constants),
+          shape_and_slices=[piece.spec for piece in slices] + [''] * len(constants),
+          tensors=values)
+    # One thread of its own, so that writing takes none from the towers.
+    self.session = tf.Session(
+        graph=graph,
+        config=tf.ConfigProto(device_count={'CPU': 1, 'GPU': 0}, use_per_session_threads=True,
+                              inter_op_parallelism_threads=1, intra_op_parallelism_threads=1))
+    self._save = self.session.make_callable(op, feed_list=[prefix] + values)
+
+  def write(self, path: str, values: Sequence[np.ndarray]) -> None:
+    """Writes data, index and their sums, down to the disk; raises OSError.
+
+    The values are those of the variables, then of the constants.
+    """
+    self._save(path, *values)
+    expected = sum(map(_count_bytes, values))
+    written = os.path.getsize(path + DATA)
+    if written != expected:
+      raise OSError(None, f'{written} of {expected} bytes were written')
+    write_sums(path)
+    for suffix in _SUFFIXES:
+      _sync(path + suffix)
+
+
+def _count_bytes(value):
+  """Returns the size of a value in the data of a checkpoint."""
+  value = np.asarray(value)
+  if value.dtype.kind not in 'OS':
+    return value.nbytes
+  # Texts: the length of each in 7 bits a byte, a checksum of these, then the texts.
+  lengths = [len(text) for text in value.astype(object).ravel()]
+  return sum(max(1, -(-length.bit_length() // 7)) + length for length in lengths) + 4
+
+
+def _sync(path: str) -> None:
+  """Returns once a file or folder is on the disk."""
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)
