@@ -5,7 +5,7 @@ import dataclasses
 import math
 import numbers
 import os
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Mapping, NamedTuple, NewType, Optional, Tuple, Union
 
 import numpy as np
 
@@ -13,23 +13,11 @@ from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import AUTO
 
-Self = TypeVar('Self', bound='Values')
-
-
-class Path(str):
-  """The kind of a setting that names a file or folder."""
-
-
-class Text(str):
-  """The kind of a setting that is free text and no path, such as '2epochs'."""
-
-
-class Count(int):
-  """The kind of a setting that is a whole number, or 'auto'."""
-
-
-class Function(str):
-  """The kind of a setting that is one of its choices, or names a function of one's own."""
+# Kinds of settings that no type of Python is.
+Path = NewType('Path', str)  # Names a file or folder.
+Text = NewType('Text', str)  # Free text and no path, such as '2epochs'.
+Count = NewType('Count', int)  # A whole number, or 'auto'.
+Function = NewType('Function', str)  # One of its choices, or names a function of one's own.
 
 
 class Setting(NamedTuple):
@@ -40,7 +28,7 @@ class Setting(NamedTuple):
   name: str  # Of its flag, and of the argument.
   # int, float, bool, list for comma-separated numbers, str for one of its choices, `Count`,
   # `Function`, `Path` or `Text`.
-  kind: type
+  kind: Any
   default: Any  # Where it is not given.
   help: str  # One line.
   # Its choices; or a function from a value to what it must be instead, '' or None if it may.
@@ -116,7 +104,7 @@ class Values:
   """
 
   @classmethod
-  def of(cls: Type[Self], given: Mapping[str, Any]) -> Self:
+  def of(cls, given: Mapping[str, Any]) -> Any:
     """Returns the settings among what is given by name, with NumPy's numbers as Python's."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     values = {field.name: given[field.name] for field in fields}
