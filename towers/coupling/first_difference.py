@@ -114,10 +114,16 @@ def _compare(fed, sides, shaken, roots) -> Dict[Tensor, Tuple[float, float]]:
   return gaps
 
 
-def find_least_share(sides: Sides, values: Iterable[Any]) -> float:
-  """Returns by what share values differ, in the way of being the same in which they do least."""
+def find_least_share(sides: Sides, values: Iterable[Any], by_set: bool = False) -> float:
+  """Returns by what share values differ, in the way of being the same in which they do least.
+
+  They may also be the same `by_set`, as of distinct rows of a table, which parts may share.
+  """
   ways = [[np.sort(np.concatenate([np.ravel(value) for value in side]).astype(np.float64))
            for side in values]]
+  if by_set:
+    ways.append([entries[np.diff(entries, prepend=-np.inf) > LEAST * np.abs(entries)]
+                 for entries in ways[0]])
   if len({np.shape(value) for side in values for value in side}) == 1:
     ways += [[sum(np.asarray(value, np.float64) * (share.num_real if weighs else 1)
                   for share, value in zip(*side)) for side in zip(sides, values)]

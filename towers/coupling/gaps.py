@@ -117,7 +117,7 @@ def _find_shares(reference, other, sides) -> Dict[Tuple[str, str], float]:
                     ('sum', 'loss'): _LEAST_LOSS * min(largest, 1.0)}, {}
   for key, values in reference.items():
     if key[0] == 'limited':
-      share = find_least_share(sides, (values, other[key])) if sides else 0.0
+      share = find_least_share(sides, (values, other[key]), by_set=True) if sides else 0.0
       shares[key] = share if share < 2 else 0.0  # Parts may be cut to lengths of their own.
       continue
     ours, theirs = _join(key[0], values, other.get(key, []))

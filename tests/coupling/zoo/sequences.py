@@ -171,7 +171,7 @@ def embedding_lookup_sparse(b, is_training):
   sp = tf.SparseTensor(idx, tf.cast(tf.gather_nd(b['s'], idx), tf.int64),
                        tf.cast(tf.shape(b['s']), tf.int64))
   table = tf.get_variable('t', [12, 4])
-  return ce(tf.nn.embedding_lookup_sparse(table, sp, None, combiner='mean'), b['y'])
+  return ce(tf.nn.embedding_lookup_sparse(table, sp, None, combiner='mean', max_norm=0.5), b['y'])
 
 
 @case('exact', SEQ)
