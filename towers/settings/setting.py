@@ -43,16 +43,16 @@ class Setting(NamedTuple):
     """The values that it is one of, or ()."""
     return () if callable(self.valid) else tuple(self.valid)
 
-  def check(self, value: Any, name: Optional[str] = None) -> None:
-    """Refuses by a UsageError a value that it cannot have; `name` is what the caller calls it."""
+  def check(self, value: Any) -> None:
+    """Refuses by a UsageError a value that it cannot have."""
+    name = self.name
     if value is None and self.default is None:
       return
-    name = name or self.name
     wanted = '' if _is_of_kind(value, self.kind) else WANTED.get(self.kind, '')
     if not wanted and callable(self.valid) and value != AUTO:
       wanted = self.valid(value) or ''
     if wanted:
-      raise UsageError(f'{name}={value!r}: it must be {wanted}{self._find_line(name, value)}.'
+      raise UsageError(f'{name}={value!r}: it must be {wanted}{self._find_line(value)}.'
                        if isinstance(value, str) else f'{name}={value}: it must be {wanted}.')
     if self.kind is Path:
       check_local_path(name, value)
@@ -61,12 +61,12 @@ class Setting(NamedTuple):
       own = ', or write module:function for your own' if self.kind is Function else ''
       raise UsageError(f"{name}={value}: choose one of {', '.join(self.choices)}{own}.")
 
-  def _find_line(self, name, text):
+  def _find_line(self, text):
     """Returns the line to write where a text holds the number that the setting takes."""
     with contextlib.suppress(ValueError):
       number = (float if self.kind is float else int)(text)
       if self.kind in (int, Count, float) and math.isfinite(number):
-        return f', and not a text: write {name}={number:g}'
+        return f', and not a text: write {self.name}={number:g}'
     return ''
 
 
