@@ -111,6 +111,14 @@ def sized(h):
   return turns(2, body)(h)
 
 
+def sized_outside(h):
+  """Draws in a branch for numbers of steps and of rows that are computed before it."""
+  steps = steps_first(h)
+  sizes = tf.shape(steps)[0], tf.shape(steps)[1], 1
+  return h * tf.cond(tf.placeholder_with_default(True, []), lambda: tf.nn.dropout(
+      steps, rate=0.5, noise_shape=sizes), lambda: steps)[0]
+
+
 def stateless(draw=tf.random.stateless_normal, *, shape, **settings):
   return draw(shape, seed=tf.stack([tf.train.get_or_create_global_step(), 7]), **settings)
 
@@ -184,6 +192,7 @@ DRAWS = {
     'loop': turns(3, dropout(0.2)),
     'loop in a loop': turns(2, turns(3, dropout(0.1))),
     'sized before a loop': sized,
+    'sized before a branch': sized_outside,
     'branch in a loop': turns(3, lambda h: branch(dropout(0.2), h)),
     'dynamic_rnn': recurrent,
     'map_fn': lambda h: tf.map_fn(dropout(0.5), h),
@@ -194,8 +203,9 @@ DRAWS = {
 # What a commit tries at once, each kind by itself at night.
 TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
             'loop in a loop', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
-MORE = ('sized before a loop', 'flat steps', 'heads on the rows', 'tokens', 'masked steps',
-        'stateless', 'stateless steps', 'map_fn of flat steps', 'shuffled neighbours')
+MORE = ('sized before a loop', 'sized before a branch', 'flat steps', 'heads on the rows', 'tokens',
+        'masked steps', 'stateless', 'stateless steps', 'map_fn of flat steps',
+        'shuffled neighbours')
 DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
 DRAWS['more'] = lambda h: functools.reduce(lambda h, name: tf.tanh(DRAWS[name](h)), MORE, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.

@@ -31,9 +31,9 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[s
 
   def follow(op):
     # What is computed from variables may be most of a net, and has other shapes for none.
-    given.update((tensor.name, tensor) for tensor in op.inputs
+    given.update((tensor.name, tensor) for tensor in _list_inputs(op)
                  if tensor.name in shapes or tensor.op.type == 'ReadVariableOp')
-    return [tensor.op for tensor in op.inputs if tensor.name not in given]
+    return [tensor.op for tensor in _list_inputs(op) if tensor.name not in given]
 
   for op in walk([tensor.op for tensor in tensors if tensor.name not in shapes], follow):
     node = definition.node.add()
@@ -45,7 +45,7 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[s
       node.op = 'Identity'
       for name in ('frame_name', 'is_constant', 'parallel_iterations'):
         node.attr.pop(name)
-    node.input[:] = [tensor.name for tensor in op.inputs]
+    node.input[:] = [tensor.name for tensor in _list_inputs(op)]
   if any(find_called(graph, node) for node in definition.node):
     definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)
   with tf.Graph().as_default() as copy:
@@ -64,6 +64,15 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[s
       return {}
     return {tensor.name: given[tensor.name] if tensor.name in given else
             copy.get_tensor_by_name(tensor.name) for tensor in tensors}
+
+
+def _list_inputs(op) -> List[Tensor]:
+  """Returns the inputs of an op, of a branch those outside: inference takes no size into one."""
+  inputs = list(op.inputs)
+  for index, tensor in enumerate(inputs):
+    while tensor.op.type == 'Switch' and tensor.op.inputs[1].op.type != 'LoopCond':
+      tensor = inputs[index] = tensor.op.inputs[0]
+  return inputs
 
 
 def list_grown(tensor: Any, size: int) -> List[Tuple[int, int]]:
