@@ -196,6 +196,20 @@ def test_learning_phase_follows_is_training():
           np.testing.assert_allclose(np.sum(outputs, 1), [expected] * 4, atol=1e-5)
 
 
+def test_dropout_of_a_functional_model_is_by_place_and_what_nothing_feeds_is_not_named(caplog):
+  def make():
+    inputs = keras.layers.Input([small.NUM_FEATURES])
+    x = keras.layers.Dropout(0.5)(inputs)
+    return keras.Model(inputs, keras.layers.Dense(small.NUM_CLASSES, activation='softmax')(x))
+
+  losses = []
+  for num_towers in (1, 3):
+    with small.Run(model=KerasModel(make, loss=LOSS), num_towers=num_towers) as run:
+      losses.append([run.train() for _ in range(3)])
+  np.testing.assert_allclose(*losses, rtol=1e-5)
+  assert 'neither found nor counted' not in caplog.text
+
+
 def test_frozen_layers_are_not_trained_and_their_averages_rest():
   def make():
     base = keras.Sequential(

@@ -21,7 +21,7 @@ others.
 
 import contextlib
 import itertools
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
@@ -168,10 +168,15 @@ def leave_out_unfed(placeholders: Sequence[Operation]) -> None:
   unfed = tf.get_collection_ref(_PLACEHOLDERS)
   unfed += placeholders
   if unfed:
-    dependents = find_dependents(unfed, by_control=False)
+    dependents = find_unfed()
     for key in (SUMS, OWN_SUMS):
       sums = tf.get_collection_ref(key)
       sums[:] = [tensor for tensor in sums if tensor.op not in dependents]
+
+
+def find_unfed() -> Set[Operation]:
+  """Returns the ops that models have made on what nothing feeds, so that none of them runs."""
+  return find_dependents(tf.get_collection(_PLACEHOLDERS), by_control=False)
 
 
 def _check(name, x, context, has_shape, advice):

@@ -47,6 +47,7 @@ from towers.placement import philox, randomness
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
 from towers.tensorflow_v1 import Operation, Tensor, replace_tensor, replaced, tf
+from towers.tower.all_towers import find_unfed
 from towers.tower.drawing.layouts import Layout, Layouts, find_layouts, guess_layout, is_clear
 
 # Numbers that 1.14 may draw for a global batch: 256 MB.
@@ -120,7 +121,8 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   Raises:
     UsageError: a generator or a function draws; names the op.
   """
-  ops = list(ops)
+  unfed = find_unfed()
+  ops = [op for op in ops if op not in unfed]
   in_functions = []
   for op in ops:
     drawing = randomness.find_unseedable(op)
