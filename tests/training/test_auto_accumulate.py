@@ -127,7 +127,7 @@ def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(tmp
 
   with monkeypatch.context() as patch, pytest.raises(Interrupted, match='SIGTERM: ') as ended:
     patch.setattr('towers.training.run.take_in_more', end)
-    train(build(short_of_memory(later(at=18))), tmp_path)
+    train(build(short_of_memory(later(at=27))), tmp_path)
   step = int(str(ended.value).split()[-1])  # The coupling check calls the model too.
   assert 0 < step < NUM_STEPS and small.read_checkpoint(tmp_path)['global_step'] == step
   with tf.Graph().as_default():
