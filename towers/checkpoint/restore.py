@@ -33,14 +33,7 @@ from towers.tensorflow_v1 import Session, tf
 from towers.update.moving_averages import AVERAGES_TENSOR, Averages, name_average
 from towers.update.slots import MADE
 from towers.warm_start.matching import Names, rename
-from towers.warm_start.slices import (
-  Tensor,
-  VariableSlice,
-  find_slice,
-  open_reader,
-  read_tensors,
-  read_values,
-)
+from towers.warm_start.slices import Tensor, VariableSlice, find_slice, open_tensors, read_values
 from towers.warm_start.warm_start import load_values
 
 # Of the planned examples. If more are missing, the batch was probably another.
@@ -125,8 +118,7 @@ def restore_variables(session: Session, path: str, *, averages: Optional[Average
     UsageError: the checkpoint holds other variables, or is of other data.
     Exception: it is damaged; TensorFlow raises anything. No variable has changed.
   """
-  reader = open_reader(path)
-  tensors = read_tensors(reader)
+  reader, tensors = open_tensors(path)
   sources = _find_sources(path, names, tensors)
   slices = {variable: find_slice(variable, sources) for variable in tf.global_variables()}
   _follow_slots(sources, {
@@ -173,8 +165,7 @@ def restore_weights(session: Session, path: str) -> None:
   """
   variables = tf.global_variables()
   try:
-    reader = open_reader(path)
-    tensors = read_tensors(reader)
+    reader, tensors = open_tensors(path)
     slices = {variable: find_slice(variable, tensors) for variable in variables}
     averages = {variable: name_average(variable.op.name) for variable in variables
                 if name_average(variable.op.name) in tensors}

@@ -21,12 +21,13 @@ def open_reader(path: str) -> Any:
   return tf.train.load_checkpoint(path)
 
 
-def read_tensors(reader: Any) -> Dict[str, Tensor]:
-  """Returns what a checkpoint holds of variables, by name."""
+def open_tensors(path: str) -> Tuple[Any, Dict[str, Tensor]]:
+  """Returns the reader of a checkpoint, and what that holds of variables, by name."""
+  reader = open_reader(path)
   dtypes = reader.get_variable_to_dtype_map()
-  return {name: Tensor(tf.TensorShape(shape), dtypes[name])
-          for name, shape in reader.get_variable_to_shape_map().items()
-          if name not in NOT_VARIABLES}
+  return reader, {name: Tensor(tf.TensorShape(shape), dtypes[name])
+                  for name, shape in reader.get_variable_to_shape_map().items()
+                  if name not in NOT_VARIABLES}
 
 
 class VariableSlice(NamedTuple):

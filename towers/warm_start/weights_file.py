@@ -17,7 +17,7 @@ from towers.base.files import name_other_kind, open_regular
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
-from towers.warm_start.slices import Tensor, open_reader, read_tensors
+from towers.warm_start.slices import Tensor, open_tensors
 
 _DATA = '.data-'
 _H5 = ('.h5', '.hdf5', '.keras')
@@ -76,8 +76,8 @@ def _open_checkpoint(path):
   if not os.path.exists(path + INDEX) and not os.path.isfile(path):
     raise UsageError(f'init_from={path} {_say_missing(path)}: give a folder of checkpoints, a '
                      'checkpoint\'s path without .index, or a Keras .h5 file.')
-  reader = open_reader(path)
-  tensors = {name: tensor for name, tensor in sorted(read_tensors(reader).items())
+  reader, found = open_tensors(path)
+  tensors = {name: tensor for name, tensor in sorted(found.items())
              if np.dtype(tensor.dtype.as_numpy_dtype).kind in _KEPT}
   # A damaged index may claim shapes of any size, for which TensorFlow would ask for memory.
   claimed = sum(functools.reduce(operator.mul, tensor.shape.as_list(), tensor.dtype.size)
