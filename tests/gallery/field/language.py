@@ -63,6 +63,17 @@ BILM = dict(
         max_characters_per_token=6, n_characters=261),
     lstm=dict(cell_clip=3, dim=8, n_layers=2, proj_clip=3, projection_dim=4,
               use_skip_connections=True))
+NEMATUS = dict(
+    factors=1, rnn_use_dropout=True, rnn_dropout_source=0.1, rnn_dropout_target=0.1,
+    rnn_dropout_embedding=0.2, rnn_dropout_hidden=0.2, rnn_layer_normalization=True,
+    layer_normalization_type='layernorm', tie_encoder_decoder_embeddings=False,
+    tie_decoder_embeddings=True, label_smoothing=0.1, source_vocab_sizes=[WORDS],
+    dim_per_factor=[6], target_vocab_size=WORDS, target_embedding_size=6, embedding_size=6,
+    state_size=5, translation_maxlen=10, theano_compat=False, rnn_enc_depth=1,
+    rnn_enc_transition_depth=1, rnn_dec_depth=2, rnn_dec_base_transition_depth=2,
+    rnn_dec_high_transition_depth=1, rnn_dec_deep_context=False, rnn_lexical_model=True,
+    output_hidden_activation='tanh', softmax_mixture_size=1, sampling_temperature=1.,
+    translation_strategy='beam_search')
 PTB = dict(num_steps=8, hidden_size=6, vocab_size=16, num_layers=1, keep_prob=0.8)
 
 
@@ -335,3 +346,15 @@ def bilm_optimizer():
     clipped, _ = net.clip_grads(grads_and_vars, BILM, True, global_step)
     return tf.train.AdagradOptimizer(0.2, initial_accumulator_value=1.).apply_gradients(clipped)
   return update
+
+
+def nematus():
+  net = load('nematus/nematus', 'rnn_model')
+
+  def model(batch, is_training):
+    source, source_mask, target, target_mask = map(tf.transpose, batch)
+    made = net.RNNModel(types.SimpleNamespace(**NEMATUS))
+    fed = made.inputs
+    return towers.fed({fed.x: source[None], fed.x_mask: source_mask, fed.y: target,
+                       fed.y_mask: target_mask, fed.training: is_training}, made.loss)
+  return model

@@ -34,6 +34,17 @@ DARKNET = '\n'.join((
 FLAGS = dict(pbLoad='', binary='', load='', threshold=-0.1, verbalise=False, keep=1, gpu=0.,
              summary='', train=True, trainer='rmsprop', lr=1e-5)
 PGGAN = dict(num_channels=3, resolution=16, label_size=2, fmap_base=32, fmap_max=8)
+POSE = types.SimpleNamespace(
+    net_type='resnet_50', mean_pixel=[123.68, 116.779, 103.939], num_joints=3, weight_decay=1e-4,
+    location_refinement=True, locref_huber_loss=True, locref_loss_weight=0.05,
+    pairwise_predict=False, intermediate_supervision=True, intermediate_supervision_layer=3,
+    weigh_part_predictions=True)
+# TensorFlow 1.14 does not take the indices of its masks.
+DETECTOR = dict(
+    include_mask=False, transpose_input=False, use_tpu=False, num_classes=4,
+    rpn_batch_size_per_im=16, rpn_pre_nms_topn=24, rpn_post_nms_topn=12, batch_size_per_im=8,
+    fast_rcnn_mlp_head_dim=16, backbone='resnet18', precision='float32',
+    conv0_space_to_depth_block_size=0)
 # Of the layers of C3D, how many channels; the last ones are dense.
 C3D = dict(c1=3, c2=4, c3a=4, c3b=4, c4a=5, c4b=5, c5a=6, c5b=6, d1=8, d2=8, out=3)
 OCR = dict(
@@ -267,4 +278,43 @@ def ocr():
     columns = [tf.unstack(part, axis=1) for part in (letters, weights)]
     fed = dict(zip(made.decoder_inputs + made.target_weights, sum(columns, [])))
     return towers.fed({made.img_pl: files, **fed}, made.attention_decoder_model.loss)
+  return model
+
+
+def pose():
+  net = load('pose-tensorflow', 'nnet.pose_net')
+
+  def model(batch, is_training):
+    made = net.PoseNet(POSE)
+    found, wanted = [{name: towers.all_rows(part) for name, part in parts} for parts in (
+        made.get_net(batch[0]).items(), zip(net.Batch, batch))]
+    return made.part_detection_loss(found, wanted, True, False, True)['total_loss']
+  return model
+
+
+def load_rcnn():
+  net, sampler, losses, config = load('tpu/models/official/mask_rcnn', *(
+      'mask_rcnn_model', 'object_detection.balanced_positive_negative_sampler', 'losses',
+      'configs.mask_rcnn_config'))
+  return net, sampler, losses, dict(config.MASK_RCNN_CFG, **DETECTOR)
+
+
+def rcnn():
+  net, sampler, losses, config = load_rcnn()
+
+  def model(batch, is_training):
+    size, orders = batch[0]['images'].shape[0].value, []
+
+    def shuffle(numbers):  # It draws for one image after another.
+      sizes = [size, *numbers.shape.as_list()]
+      orders[:] = orders or tf.unstack(tf.argsort(tf.random_uniform(sizes)))
+      return orders.pop(0)
+    with mock.patch.object(sampler.tf, 'random_shuffle', shuffle):
+      found = net.build_model_graph(*batch, True, config)
+    found, labels = tf.nest.map_structure(towers.all_rows, (found, batch[1]))
+    sizes = dict(config, batch_size=found['class_outputs'].shape[0].value)
+    return losses.rpn_loss(
+        found['rpn_score_outputs'], found['rpn_box_outputs'], labels, sizes)[0] + (
+            losses.fast_rcnn_loss(*(found[name] for name in (
+                'class_outputs', 'box_outputs', 'class_targets', 'box_targets')), sizes)[0])
   return model

@@ -315,6 +315,54 @@ def portraits() -> Tuple[np.ndarray, ...]:
           np.eye(2, dtype=np.float32)[draw('integers', examples=20)])
 
 
+def masked_sentences() -> Tuple[np.ndarray, ...]:
+  """Words and which of them count, of two languages."""
+  parts = []
+  for size in (6, 5):
+    mask = np.float32(np.arange(size) < 1 + draw('integers', below=size)[:, None])
+    parts += [np.int32(draw('integers', size, below=WORDS) * mask), mask]
+  return tuple(parts)
+
+
+def histories() -> Tuple[Tuple[np.ndarray, ...], np.ndarray]:
+  """An item, who sees it, how old and after which others, filled up by 0; and whether he buys."""
+  seen = draw('integers', 5, below=11) + 1
+  seen[::2, 3:] = 0
+  return ((draw('integers', below=11) + 1, draw('integers', below=9), draw('normal', 2), seen),
+          np.float32(draw('integers', 1)))
+
+
+def episodes() -> Tuple[np.ndarray, ...]:
+  """Four screens, three actions, a state, where an episode begins, and what an agent made of it."""
+  return (draw('integers', 4, *tables.SCREEN, 4, below=256), draw('integers', 3, below=3),
+          draw('normal', 4), np.float32(draw('integers', 3, below=4) == 0), draw('normal', 3),
+          draw('normal', 3, below=3), draw('normal', 3, below=4), 1 + 0.1 * draw('uniform', 3))
+
+
+def people() -> Tuple[np.ndarray, ...]:
+  """Images, where joints are, which places count, how far off they are, and where that counts."""
+  joints = np.float32(draw('integers', 8, 8, 3, below=5) == 0)
+  return (255 * draw('uniform', 64, 64, 3), joints,
+          np.float32(draw('integers', 8, 8, 3, below=3) > 0), draw('normal', 8, 8, 6),
+          np.repeat(joints, 2, -1))
+
+
+def scenes() -> Tuple[Dict[str, np.ndarray], ...]:
+  """Images, the boxes in them with their kinds, some of which are none, and by grid the scores and
+  places of anchors."""
+  corners, kinds = 40 * draw('uniform', 4, 2), np.float32(1 + draw('integers', 4, below=3))
+  boxes = np.concatenate([corners, corners + 12 + 12 * draw('uniform', 4, 2, below=3)], -1)
+  boxes[::2, 3] = kinds[::2, 3] = -1
+  found = dict(gt_boxes=boxes, gt_classes=kinds)
+  for level in range(2, 7):
+    size = 64 >> level
+    counts = np.repeat(draw('integers', size, size, 3), 4, -1).astype(np.float32)
+    found[f'score_targets_{level}'] = draw('integers', size, size, 3, below=3) - 1
+    found[f'box_targets_{level}'] = draw('normal', size, size, 12) * counts
+  return dict(images=draw('normal', 64, 64, 3),
+              image_info=np.float32([[64, 64, 1, 64, 64]] * NUM_EXAMPLES)), found
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -516,4 +564,16 @@ REPOSITORIES: Dict[str, Repository] = {
     'pggan': Repository(
         'tkarras/progressive_growing_of_gans', pictures.pggan, portraits,
         'a penalty on gradients, networks made before', 8,
-        optimizer=lambda: tf.train.AdamOptimizer(0.001, beta1=0., beta2=0.99, epsilon=1e-3))}
+        optimizer=lambda: tf.train.AdamOptimizer(0.001, beta1=0., beta2=0.99, epsilon=1e-3)),
+    'nematus': Repository('EdinburghNLP/nematus', language.nematus, masked_sentences,
+                          'time-major'),
+    'deepctr': Repository('shenweichen/DeepCTR', tables.deepctr, histories, 'Keras', settings=SYNC,
+                          optimizer=smooth_adam),
+    'curiosity': Repository(
+        'openai/random-network-distillation', tables.curiosity, episodes,
+        'a session, MPI, first weights by numpy', optimizer=lambda: tf.train.AdamOptimizer(0.001)),
+    'pose': Repository('eldar/pose-tensorflow', pictures.pose, people, 'means by masks',
+                       optimizer=lambda: tf.train.GradientDescentOptimizer(1e-7)),
+    'rcnn': Repository(
+        'tensorflow/tpu mask_rcnn', pictures.rcnn, scenes, 'draws by image, means by masks', 6,
+        STATIC, lambda: tf.train.GradientDescentOptimizer(1e-4))}

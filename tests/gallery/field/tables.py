@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import sys
 import tempfile
 import types
 from unittest import mock
@@ -10,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 import towers
-from tests.gallery.field.repositories import load, within
+from tests.gallery.field.repositories import Missing, load, within
 from tests.gallery.field.signals import by_all
 from towers.tensorflow_v1 import tf
 
@@ -34,6 +35,8 @@ DCRNN = dict(
     input_dim=2, output_dim=1)
 GAME = dict(env_name='game', env_type='simple', screen_width=36, screen_height=36,
             cnn_format='NHWC', dueling=True)
+SCREEN, ALONE = (84, 84), types.SimpleNamespace(Get_size=lambda: 1, Get_rank=lambda: 0)
+MEAN, SPREAD = np.full([*SCREEN, 1], 100.), np.full([*SCREEN, 1], 50.)
 
 
 def deepfm():
@@ -188,4 +191,53 @@ def dien():
     made = net.Model_DIN_V2_Gru_Vec_attGru_Neg(24, 20, 5, 18, 36, 36)
     fed = {getattr(made, name): part for name, part in batch.items()}
     return towers.fed(fed, made.loss)
+  return model
+
+
+def load_deepctr():
+  package, nets, columns, core = load('DeepCTR', 'deepctr', *(
+      'deepctr.' + name for name in ('models', 'feature_column', 'layers.core')))
+  sys.modules['deepctr'] = package  # It imports parts of itself later.
+  core.DNN.__module__ = 'keras.layers'  # AutoGraph of 1.14, which leaves these alone, fails on it.
+  return nets, columns
+
+
+def deepctr():
+  nets, columns = load_deepctr()
+
+  def make():
+    seen = columns.SparseFeat('hist_item', 12, 4, embedding_name='item')
+    features = [columns.SparseFeat('item', 12, 4), columns.SparseFeat('user', 9, 4),
+                columns.DenseFeat('age', 2), columns.VarLenSparseFeat(seen, 5, 'mean')]
+    return nets.xDeepFM(features, features, (8, 8), (6, 6), l2_reg_dnn=0.01, dnn_dropout=0.3,
+                        dnn_use_bn=True)
+  return towers.KerasModel(make, loss='binary_crossentropy')
+
+
+def load_curiosity():
+  agents, policies, base = load('random-network-distillation', *(
+      'ppo_agent', 'policies.cnn_gru_policy_dynamics', 'stochastic_policy'))
+  kinds = load('baselines', 'baselines.common.distributions')
+  base.make_pdtype = lambda space: kinds.CategoricalPdType(space.n)
+  agents.sync_from_root = lambda *_: None  # There is no MPI.
+  policies.GRUCell.__module__ = 'keras.layers'  # As of DeepCTR.
+  spaces = dict(ob_space=base.spaces.Box(shape=(*SCREEN, 4), dtype=np.dtype('uint8')),
+                ac_space=types.SimpleNamespace(n=3))
+  policy = functools.partial(policies.CnnGruPolicy, 'pi', policy_size='small', hidsize=4,
+                             memsize=4, **spaces)
+  return functools.partial(agents.PpoAgent, scope='ppo', stochpol_fn=policy, nsteps=3,
+                           ent_coef=0.01, comm_train=ALONE, **spaces)
+
+
+def curiosity():
+  make = load_curiosity()
+
+  def model(batch, is_training):
+    with tf.Session(), mock.patch.dict(sys.modules, mpi4py=Missing('mpi4py')):
+      made = make()
+    policy = made.stochpol
+    names = (policy.ph_ob[None], policy.ph_ac, policy.ph_istate, policy.ph_new, made.ph_adv,
+             made.ph_ret_int, made.ph_ret_ext, made.ph_oldnlp)
+    return towers.fed({**dict(zip(names, batch)), made.ph_cliprange: 0.1,
+                       policy.ph_mean: MEAN, policy.ph_std: SPREAD}, made._losses[0])
   return model
