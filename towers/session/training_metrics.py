@@ -43,12 +43,13 @@ class TrainingMetrics:
     if plan is not self._plan:
       self._sum_up()
       self._plan = plan
-    loss, is_done, wait = (results[place] for place in self._places)
+    at_loss, at_done, at_wait = self._places
+    loss, is_done, wait = results[at_loss], results[at_done], results[at_wait]
     vector = b''
     if self._index is not None:
       # A copy, for an array would keep the session's memory from its next run.
       vector = results[self._index].tobytes()
-      if self._index == self._places[0]:
+      if self._index == at_loss:
         loss = loss[0]
     if num_examples == 0:
       loss = np.float32('nan')
