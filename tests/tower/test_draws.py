@@ -25,9 +25,10 @@ NUM_STEPS = 10
 x = np.random.RandomState(0).randn(30, 3).astype(np.float32)
 
 
-def turns(number, body):
-  return lambda h: tf.while_loop(lambda turn, _: turn < number,
-                                 lambda turn, h: (turn + 1, body(h)), (0, h))[1]
+def turns(number, body, *shapes):
+  return lambda h: tf.while_loop(
+      lambda turn, _: turn < number, lambda turn, h: (turn + 1, body(h)), (0, h),
+      shape_invariants=(tf.TensorShape([]), *map(tf.TensorShape, shapes)) if shapes else None)[1]
 
 
 def dropout(rate):
@@ -191,6 +192,7 @@ DRAWS = {
     'branch': lambda h: branch(dropout(0.5), h),
     'loop': turns(3, dropout(0.2)),
     'loop in a loop': turns(2, turns(3, dropout(0.1))),
+    'loops over any rows': turns(2, turns(3, dropout(0.1), [None, 5]), [None, 5]),
     'sized before a loop': sized,
     'sized before a branch': sized_outside,
     'branch in a loop': turns(3, lambda h: branch(dropout(0.2), h)),
@@ -202,7 +204,7 @@ DRAWS = {
     'outside': outside}
 # What a commit tries at once, each kind by itself at night.
 TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
-            'loop in a loop', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
+            'loops over any rows', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
 MORE = ('sized before a loop', 'sized before a branch', 'flat steps', 'heads on the rows', 'tokens',
         'masked steps', 'stateless', 'stateless steps', 'map_fn of flat steps',
         'shuffled neighbours')

@@ -5,6 +5,7 @@ import threading
 from typing import Any, Callable, ContextManager, Iterator, List, Tuple
 
 from tensorflow.python.ops import (
+    control_flow_ops,
     control_flow_util,
     gen_array_ops,
     gen_resource_variable_ops,
@@ -66,6 +67,25 @@ def control_flow_v1() -> ContextManager[None]:
   if IS_1:  # 2.x has these zeros.
     mended.append((control_flow_state.ControlFlowState, 'ZerosLike', _make_zeros))
   return replaced((control_flow_util, 'ENABLE_CONTROL_FLOW_V2', False), *mended)
+
+
+def loops_keeping(size: int) -> ContextManager[None]:
+  """Lets variables of loops keep axes of a size that `shape_invariants` leave open; a context."""
+  build = control_flow_ops.WhileContext.BuildLoop
+
+  def fill(variable, shape):
+    own = variable.shape if tf.is_tensor(variable) else tf.TensorShape(None)
+    if None in (own.ndims, shape.ndims):
+      return shape
+    return tf.TensorShape([before if given is None and before == size else given
+                           for before, given in zip(own.as_list(), shape.as_list())])
+
+  def build_loop(loop, condition, body, variables, invariants, *others):
+    if invariants is not None:
+      invariants = tf.nest.map_structure(fill, variables, invariants)
+    return build(loop, condition, body, variables, invariants, *others)
+
+  return replaced((control_flow_ops.WhileContext, 'BuildLoop', build_loop))
 
 
 def dense_where_mixed() -> ContextManager[None]:
