@@ -28,6 +28,11 @@ def model(batch, is_training):
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
+class Product(load_keras().layers.Layer):
+  def call(self, features):  # Of which AutoGraph runs a copy.
+    return tf.matmul(features, tf.ones([7, 2]))
+
+
 def multiplied(factor):
   return lambda *given: model(*given) * factor
 
@@ -148,6 +153,9 @@ def build(model=model, **settings):
      f'says at {__file__}:{model.__code__.co_firstlineno + 3}: logits = tf.matmul(features, '),
     (lambda: dict(model=lambda *given: model(*given) * tf.reshape(given[0][0], [-1, 3, 4])),
      'shapes do not fit'),
+    (lambda: dict(model=lambda batch, is_training: Product()(batch[0])),
+     f'test_first_line.py:{Product.call.__code__.co_firstlineno + 1}: return tf.matmul(features, '
+     'tf.ones([7, 2])): ValueError: Dimensions must be equal, but are 4 and 7 '),
     (lambda: dict(train=towers.from_arrays(FEATURES, LABELS[:, None])),
      'shapes do not fit, on a batch of the shapes 0: (2, 4), 1: (2, 1): see what it has there by '),
     (lambda: dict(train=towers.augmented(EXAMPLES, lambda example, draws: (

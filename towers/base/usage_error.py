@@ -8,6 +8,7 @@ other exception is a bug.
 import functools
 import inspect
 import os
+import re
 import sys
 import traceback
 from typing import Any, Callable, Collection, List, Sequence, Tuple, TypeVar
@@ -61,6 +62,10 @@ def _end(before, kind, error, trace):
   raise SystemExit(code)
 
 
+# A function as AutoGraph writes it anew.
+AUTOGRAPH_COPY = r'.*[/\\](?:tmp\w{8}|__autograph_generated_file\w*)\.py$'
+
+
 def find_own_line(trace: Any) -> str:
   """Returns the innermost line of a trace that is the program's own, with its place; or ''."""
   import sysconfig  # Not at each start.
@@ -71,7 +76,8 @@ def find_own_line(trace: Any) -> str:
       *(os.path.join(root, name) for name in ('towers', 'staging', 'models', 'extras')))))
   return next((f'{place.filename}:{place.lineno}: {place.line}'.rstrip(': ')
                for place in traceback.extract_tb(trace)[::-1]
-               if not place.filename.startswith(others)), '')
+               if not (place.filename.startswith(others)
+                       or re.match(AUTOGRAPH_COPY, place.filename))), '')
 
 
 class UsageError(ToldError, ValueError):

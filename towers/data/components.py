@@ -113,7 +113,12 @@ def naming_errors(given: Any, who: str = 'The model', of: str = 'a batch') -> It
     raise
   except (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError,
           ValueError) as error:
-    text, paths = f'{type(error).__name__}: {error}', find_paths(given)
+    line, said = find_own_line(error.__traceback__), str(error)
+    if re.match('in (converted|user) code:', said):  # AutoGraph's trace comes before what happened.
+      *before, said = said.strip().split('\n\n')
+      own = _CONVERTED.findall('\n'.join(before))
+      line = '{}:{}: {}'.format(*own[-1]) if own else line
+    text, paths = f'{type(error).__name__}: {said}', find_paths(given)
     told = next((told for pattern, told in _MISTAKES.items() if re.search(pattern, text)), '')
     has_keys = any(re.search('[^0-9/]', path) for path in paths)
     if not told or isinstance(error, KeyError) and not has_keys:
@@ -122,11 +127,13 @@ def naming_errors(given: Any, who: str = 'The model', of: str = 'a batch') -> It
         ', '.join(f'{path}: {what(leaf)}'.lstrip(': ')
                   for path, leaf in zip(paths, tf.nest.flatten(given)))
         for what in (lambda leaf: leaf.dtype.name, lambda leaf: leaf.shape)]
-    line = find_own_line(error.__traceback__)
     raise UsageError(told.format(
         who=who, of=of, dtypes=dtypes, shapes=shapes, at=f' at {line}' if line else '',
-        error=' '.join(str(error).split()))) from error
+        error=' '.join(said.split()))) from error
 
+
+# A line of the program in AutoGraph's trace: its file, number and text.
+_CONVERTED = re.compile(r'([^\s"]+)(?:", line |:)(\d+),? (?:in )?\S+ +\*\n *(.+)')
 
 # What a function does wrong, by what TensorFlow says of it; the first that matches is told.
 _MISTAKES = {

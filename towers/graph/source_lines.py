@@ -4,6 +4,7 @@ import functools
 import os
 import re
 
+from towers.base.usage_error import AUTOGRAPH_COPY
 from towers.tensorflow_v1 import Operation, tf
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -12,9 +13,9 @@ _OURS = tuple(os.path.join(folder, '') for folder in (
     *(os.path.join(_ROOT, folder) for folder in ('towers', 'staging')),
     tf.sysconfig.get_lib()))
 _PYTHON = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), '')
-# Python itself, installed packages, and AutoGraph's copies of functions.
+# Python itself, installed packages, and copies of functions.
 _LIBRARIES = re.compile(
-    re.escape(_PYTHON) + r'|.*[/\\](site|dist)-packages[/\\]|.*[/\\]tmp\w{8}\.py$')
+    re.escape(_PYTHON) + r'|.*[/\\](site|dist)-packages[/\\]|' + AUTOGRAPH_COPY)
 
 
 @functools.lru_cache(maxsize=None)
