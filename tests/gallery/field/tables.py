@@ -2,13 +2,13 @@
 
 import contextlib
 import functools
-import importlib
 import sys
 import tempfile
 import types
 from unittest import mock
 
 import numpy as np
+import pytest
 
 import towers
 from tests.gallery.field.repositories import Missing, load, within
@@ -174,7 +174,7 @@ def dcrnn():
 
 @functools.lru_cache(maxsize=None)
 def load_dien():
-  cells, core = [importlib.import_module(f'tensorflow.{name}') for name in (
+  cells, core = [pytest.importorskip(f'tensorflow.{name}') for name in (
       'python.ops.rnn_cell_impl', 'contrib.rnn.python.ops.core_rnn_cell')]
   # It is of TensorFlow 1.4.
   with mock.patch.multiple(cells, create=True, _Linear=core._Linear,
