@@ -87,13 +87,13 @@ def compare(build_logits, make, name_in_keras, **settings):
     np.testing.assert_allclose(ours / scale, expected / scale, atol=1e-4)
 
 
-def pool_like_keras(pool):
+def pool_like_keras(own, pool):
   """Keras pads what it halves with zeros that count as pixels; the authors, as here, do not."""
   def padded(self, x, size, stride):
     if stride == 1:
-      return pool(self, x, size, stride)
+      return own(self, x, size, stride)
     paddings = [(size // 2 - (1 - pixels % 2), size // 2) for pixels in self.count_pixels(x)]
-    return pool(self, tf.pad(x, [(0, 0)] + paddings + [(0, 0)]), size, stride, padding='VALID')
+    return pool(tf.pad(x, [(0, 0)] + paddings + [(0, 0)]), size, stride, 'VALID')
   return padded
 
 
@@ -103,8 +103,8 @@ def pool_like_keras(pool):
 def test_nasnet_gives_what_keras_gives(monkeypatch):
   # With one normal cell a stage Keras would leave out a convolution where channels happen to fit.
   monkeypatch.setitem(nasnet._VARIANTS, 'mobile', TINY_NASNET._replace(num_normal=2))
-  for name in ('max_pool', 'average_pool'):
-    monkeypatch.setattr(Layers, name, pool_like_keras(getattr(Layers, name)))
+  for name, pool in (('max_pool', tf.nn.max_pool), ('average_pool', tf.nn.avg_pool)):
+    monkeypatch.setattr(Layers, name, pool_like_keras(getattr(Layers, name), pool))
   module = sys.modules[load_keras().applications.NASNetMobile.__module__]
 
   def make():
