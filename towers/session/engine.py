@@ -260,7 +260,13 @@ class Engine:
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
       return StepResult(loss)
-    # The guard has blocked the update.
+    return self.refuse(loss, num_examples)
+
+  def refuse(self, loss: float, num_examples: Any = None) -> StepResult:
+    """Returns what comes of a step whose update the guard has blocked, see `take_step`.
+
+    `num_examples` are those of the step where some may be damaged, or None.
+    """
     self._num_refused = num_examples
     if np.isfinite(loss) and self._lower_loss_scale():
       self.skip()

@@ -146,7 +146,7 @@ class Session(OpenSession):
       engine.finish_pass(validation_pass, goes_on)
 
   def metrics(self) -> Dict[str, float]:
-    """Returns the means of 'loss' and of each metric over the training steps since the last call.
+    """Returns the means of 'loss' and of each metric over the steps by `train` since the last call.
 
     Over the examples of these steps, each with the weights before its update; {} without a step.
     """
@@ -218,6 +218,7 @@ class Session(OpenSession):
     Raises:
       UsageError: the fetches are none of the program, or update the weights of one that accumulates
         micro-batches.
+      RunError: they update the weights, and the step is not finite, see `train`.
     """
     validation = self.program.validation
     with self._called() as engine:
@@ -235,10 +236,15 @@ class Session(OpenSession):
       engine.training_moved |= taken.by_towers and not is_validating and not taken.updates
       engine.validation_moved |= is_validating or taken.by_validation
       measures = is_validating and not taken.updates
+      step = [self.program.gradients.loss, self.program.train_op] if taken.updates else []
       with engine.averaged() if measures else contextlib.nullcontext():
-        values = iter(engine.session.run([fetched, puts], feed_dict, options, run_metadata)[0])
+        found, _, of_step = engine.session.run(
+            [fetched, puts, step], feed_dict, options, run_metadata)
       if taken.moves_step:
         engine.follow(has_updated=taken.updates)
+      if of_step and of_step[1] is not None and not of_step[1]:
+        self._read(engine.refuse(of_step[0]))
+    values = iter(found)
     return tf.nest.pack_sequence_as(fetches, [
         leaf if isinstance(leaf, numbers.Number) else next(values) for leaf in leaves])
 
