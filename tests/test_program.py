@@ -150,29 +150,51 @@ def test_a_session_saves_where_no_run_does(others, tmp_path):
   towers.train(build(), steps=4, checkpoint_dir=folder, quiet=True)
 
 
-def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
+@pytest.mark.nightly(but='run')
+@pytest.mark.parametrize('take', [
+    lambda session: session.train(),
+    lambda session: session.run([session.program.gradients.loss, session.program.train_op])[0],
+], ids=['train', 'run'])
+def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on(take):
   train = faults.poison(small.random_examples(37), slice(8, 10))
   program = build(train=train, shuffle=False)
   with program.session() as session:
-    session.train()
+    take(session)
     before = small.read_variables(program, session)
     with pytest.raises(RunError, match='Step 2 is not finite: .*tower 0.*has changed no variable'):
-      session.train()
+      take(session)
     after = small.read_variables(program, session)
-    assert session.step == 2 and np.isfinite(session.train()) and session.step == 3
+    assert session.step == 2 and np.isfinite(take(session)) and session.step == 3
   for name in ('hidden/weights', 'hidden/weights/Momentum'):
     np.testing.assert_array_equal(after[name], before[name])
 
 
-@pytest.mark.nightly(but='int')
-@pytest.mark.parametrize('rate', [0.1, 1, np.float32(0.1), lambda: 0.1],
-                         ids=['float', 'int', 'numpy', 'function'])
-def test_a_rate_of_any_kind_trains(rate, capsys):
-  program = build(optimizer=tf.train.GradientDescentOptimizer(rate))
-  result = towers.train(program, steps=3)
+def given_by_function(make):
+  return dict(optimizer=tf.train.GradientDescentOptimizer, learning_rate=make)
+
+
+@pytest.mark.nightly(but=['variable', 'of the plan'])
+@pytest.mark.parametrize('give', [
+    lambda: 0.1, lambda: 1, lambda: np.float32(0.1), lambda: lambda: 0.1,
+    lambda: tf.Variable(0.1, trainable=False), lambda: given_by_function(lambda plan: 0.1),
+    lambda: given_by_function(lambda plan: tf.Variable(0.1, trainable=False)),
+    lambda: given_by_function(np.float32(0.1))
+], ids=['float', 'int', 'numpy', 'function', 'variable', 'of the plan', 'variable of the plan',
+        'given'])
+def test_a_rate_of_any_kind_trains(give, tmp_path, capsys):
+  with tf.Graph().as_default():
+    given = give()
+    hides = callable(given)  # Only the optimizer calls it.
+    if not isinstance(given, dict):
+      given = dict(optimizer=tf.train.GradientDescentOptimizer(given))
+    program = towers.Program(
+        small.model, train=small.random_examples(37), validation=small.random_examples(9),
+        batch_size=8, num_towers=2, device='cpu', **given)
+  result = towers.train(program, steps=3, summary_dir=str(tmp_path / 'curves'),
+                        report=str(tmp_path / 'report.html'))
   assert np.isfinite(result['train_loss'])
   shown = capsys.readouterr().out
-  assert ('rate nan' not in shown) and ('rate 0.1' in shown or 'rate 1' in shown) != callable(rate)
+  assert ('rate nan' not in shown) and ('rate 0.1' in shown or 'rate 1' in shown) != hides
 
 
 @pytest.mark.parametrize('settings', small.nightly_but([dict(num_towers=2)], [

@@ -1,6 +1,7 @@
 """What a program is set to: one frozen object, made from the table."""
 
 import dataclasses
+import numbers
 from typing import Any, Dict
 
 from towers.settings.checks import check_program
@@ -23,4 +24,8 @@ class ProgramSettings(_Values):
     path = start.path if isinstance(start, InitFrom) else getattr(
         start, '__name__', start and str(start))
     values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    return dict(values, optimizer=name_optimizer(self.optimizer), init_from=path)
+    rate, factors = self.learning_rate, self.rate_factors
+    return dict(values, optimizer=name_optimizer(self.optimizer), init_from=path,
+                learning_rate=rate if rate is None else float(rate) if isinstance(
+                    rate, numbers.Real) else getattr(rate, '__name__', str(rate)),
+                rate_factors=factors and {name: float(factor) for name, factor in factors.items()})

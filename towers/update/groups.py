@@ -210,8 +210,10 @@ def choose_rate(optimizer: Optimizers,
     if getattr(rate, 'graph', None) not in (None, tf.get_default_graph()):
       raise UsageError(f'learning_rate is {rate!r} of another graph than the program: give a '
                        f'function that makes it, as {_DECAY}.')
-    return rate
-  return _read_rate(optimizers[0])
+  else:
+    rate = _read_rate(optimizers[0])
+  # A run would fetch the variable itself, and not its value.
+  return rate if isinstance(rate, float) else tf.convert_to_tensor(rate)
 
 
 def _call(learning_rate, plan):
