@@ -238,6 +238,34 @@ def test_a_kept_function_has_the_weights_of_now(shape, tmp_path, monkeypatch):
   assert len(built) == 2
 
 
+def test_batches_of_an_iterator_have_rows_of_any_size_that_the_program_trains_on():
+  def model(batch, is_training):
+    words, lengths = batch
+    values = words * tf.get_variable('w', [], initializer=tf.ones_initializer())
+    return towers.Weighted(values, tf.sequence_mask(lengths, tf.shape(words)[1]))
+
+  lengths = [2, 1, 3, 1]
+  rows = [np.arange(1.0, size + 1, dtype=np.float32) for size in lengths]
+  split = towers.padded(towers.from_arrays(rows, np.int32(lengths)))
+
+  def batches():
+    for pair in ((0, 1), (2, 3)):
+      width = max(lengths[index] for index in pair)
+      yield (np.stack([np.pad(rows[index], [0, width - lengths[index]], 'constant')
+                       for index in pair]), np.int32([lengths[index] for index in pair]))
+
+  def summed(words, lengths):
+    return tf.reduce_sum(words, 1)
+
+  with small.program(model, train=split, validation=None, batch_size=2).session() as session:
+    np.testing.assert_allclose(session.evaluate(batches())['loss'], 11 / 7, rtol=1e-6)
+    np.testing.assert_array_equal(session.predict(batches(), summed), [3, 1, 6, 1])
+  other = iter([(FEATURES[:2], LABELS[:2]), (FEATURES[:2, :3], LABELS[:2])])
+  with build().session() as session, pytest.raises(
+      towers.UsageError, match=r'of the shape \[3\], and the first has \[5\]: give batches of one'):
+    session.predict(other, lambda features, labels: tf.reduce_sum(features, 1))
+
+
 @pytest.mark.parametrize('num_towers', [1, 3])
 def test_no_row_has_outputs_of_no_row_in_the_shapes_that_any_have(num_towers):
   def static(features):
@@ -472,6 +500,8 @@ def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
   assert found['loss'] == pytest.approx(result['validation_loss'], abs=1e-6)
   assert found == pytest.approx(towers.evaluate(
       folder, model, given('examples'), num_towers=2, device='cpu', best=False), abs=1e-6)
+  with pytest.raises(towers.UsageError, match="model is 'linear': give a function of a batch"):
+    towers.evaluate(folder, 'linear', given('examples'))
 
 
 def test_the_direction_of_the_best_is_the_same_wherever_it_is_said(tmp_path, capsys):

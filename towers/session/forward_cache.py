@@ -35,9 +35,11 @@ class ForwardCache:
   def find(self, compute: Callable[..., Any], rows: Rows, engine: Any, *,
            is_model: bool) -> Forward:
     """Returns a model, or a function of a batch, with the weights that a session has now."""
-    program, key = self._program, (compute, is_model, rows.describe())
-    trained = program.feed.templates[0].tensors
+    program, trained = self._program, self._program.feed.templates[0].tensors
     _check_batch_axis(rows.template, trained)
+    if rows.may_vary:
+      rows = rows._replace(template=_open_axes(rows.template, trained))
+    key = compute, is_model, rows.describe()
     with _comparing(rows.template, trained, is_model):
       kept = next((kept for kept in self._kept if kept[0] == key), None)
       if kept is None:
@@ -79,10 +81,26 @@ class ForwardCache:
       self._kept.pop()[1].close()
 
 
-def _check_batch_axis(given, trained):
-  """Refuses one example in place of a batch, whose first dimension would count as examples."""
+def _name_parts(trained):
   parts = dict(zip(find_paths(trained), tf.nest.flatten(trained)))
   parts.setdefault('0', parts.get(''))
+  return parts
+
+
+def _open_axes(given, trained):
+  """Returns the shapes of what is given, open where the program trains on any size."""
+  parts, opened = _name_parts(trained), []
+  for path, part in zip(find_paths(given), tf.nest.flatten(given)):
+    own, sizes = parts.get(path), list(part.shape)
+    if own is not None and own.shape.ndims == len(sizes):
+      sizes = [None if open_ is None else size for open_, size in zip(own.shape.as_list(), sizes)]
+    opened.append(tf.TensorSpec(sizes, part.dtype))
+  return tf.nest.pack_sequence_as(given, opened)
+
+
+def _check_batch_axis(given, trained):
+  """Refuses one example in place of a batch, whose first dimension would count as examples."""
+  parts = _name_parts(trained)
   for path, part in zip(find_paths(given), tf.nest.flatten(given)):
     other = parts.get(path or '0')
     row = None if other is None else tf.TensorShape(other.shape)[1:]

@@ -35,6 +35,7 @@ from towers.placement.variables import build_variable_store
 from towers.session.predict_function import call_predict, name_function, name_outputs
 from towers.session.rows import Rows, describe_part, open_rows
 from towers.session.validation_pass import ValidationPass
+from towers.settings.arguments import check_model
 from towers.tensorflow_v1 import RUN_ERRORS, Operation, tf
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws, shift_of
@@ -73,6 +74,7 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
   Raises:
     UsageError: there is no checkpoint, or it or the examples do not fit the model.
   """
+  check_model(model)
   path = folder = read_path(folder, line="towers.evaluate('checkpoints', model, examples)")
   if not os.path.exists(folder + INDEX):
     step = find_best(folder, best_metric)
@@ -225,6 +227,11 @@ class Forward:
         if self._num_rows:  # Filled up with its last row.
           taken = taken.start + np.minimum(np.arange(self._num_rows), max(count, 1) - 1)
         values = [*(array[taken] for array in arrays), count]
+        for tensor, array in zip(fed, arrays):
+          if not tensor.shape[1:].is_compatible_with(array.shape[1:]):
+            raise UsageError(f'A batch has rows of the shape {list(array.shape[1:])}, and the '
+                             f'first has {tensor.shape.as_list()[1:]}: give batches of one shape, '
+                             'such as padded ones, or each in a call of its own.')
         feed_dict.update(pair for pair in zip(fed, values) if pair[0].op in needed)
         first += count
       found = self._session.run(fetches, feed_dict)

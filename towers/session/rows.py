@@ -23,6 +23,8 @@ class Rows(NamedTuple):
   template: Any
   # For each batch its arrays, in the order of `tf.nest.flatten`, all rows of them real.
   batches: Iterator[List[np.ndarray]]
+  # Whether a later batch may have rows of other sizes than the first, the template.
+  may_vary: bool = False
 
   def describe(self) -> str:
     """Returns structure, dtypes and shapes of a batch."""
@@ -91,7 +93,7 @@ def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
       raise UsageError('The iterator has no batch: give batches, each a structure of arrays.')
     yield Rows(tf.nest.map_structure(np.asarray, first), (
         list(map(np.asarray, tf.nest.flatten(batch)))
-        for batch in itertools.chain([first], given)))
+        for batch in itertools.chain([first], given)), may_vary=True)
     return
   if is_dataset(given) or isinstance(given, (DataSet, Examples)) or callable(given):
     check_examples('examples', given)
