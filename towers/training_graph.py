@@ -176,7 +176,7 @@ class TrainingGraph:
       raise UsageError('This graph has a program already, or the beginning of one that failed, and '
                        'two would share counters and variables: build the second one in a graph '
                        'of its own, `with tf.Graph().as_default():`.')
-    tf.add_to_collection(_COLLECTION, True)
+    tf.add_to_collection(_COLLECTION, 1)
     check_made_before(tf.global_variables())
     if given.validation_tower and self.validation_examples is None:
       raise UsageError('validation_tower has nothing to measure: give validation examples too.')

@@ -2,8 +2,10 @@
 
 import os
 
+import numpy as np
 import pytest
 
+import towers
 from tests.harness import faulty_run, small, suspects
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -91,6 +93,20 @@ def test_a_variable_that_starts_from_a_batch_is_named(depth):
              'examples of a batch, .* init_from=lambda batch')
   with pytest.raises(UsageError, match=message), small.Run(model=model, depth=depth):
     pass
+
+
+def test_a_placeholder_that_nothing_feeds_is_named_with_what_feeds_it():
+  with tf.Graph().as_default():
+    rate = tf.placeholder(tf.float32, [], 'rate')
+    program = towers.Program(
+        small.model, train=small.random_examples(16), batch_size=8, num_towers=2, device='cpu',
+        optimizer=tf.train.GradientDescentOptimizer(rate))
+  step = [program.gradients.loss, program.train_op]
+  with program.session() as session:
+    assert np.isfinite(session.run(step, {rate: 0.1})[0]) and session.step == 1
+    with pytest.raises(UsageError, match='the placeholder rate, made in tests/session/test_failure'
+                                         '.py, line .*: feed it in each step, as by session.run'):
+      session.train()
 
 
 def test_a_batch_size_that_a_model_holds_is_named_with_its_line_and_the_fix():

@@ -365,7 +365,8 @@ def test_summaries_have_one_set_of_tags_for_any_towers(settings, tmp_path):
   def write(run):
     run.writer.image('picture', image)
     run.writer.image('several', np.zeros([2, 3, 3, 1]))
-    run.writer.histogram('numbers', [1, 2, 2])
+    run.writer.histogram('numbers', [1, 2, np.nan, 2])
+    run.writer.histogram('nothing', [np.inf])
     run.writer.text('words', '*none*')
     run.writer.scalar('one', 1)
 

@@ -33,7 +33,7 @@ def check_ops(dataset: Any, name: str) -> None:
   for op in _walk(find_last_op(dataset)):
     if _kind(op) in _BATCHES and _keeps_batches(dataset, op):
       fixes.append('it is batched, and the program makes its own batches: leave .batch() out, or '
-                   'end with .unbatch()')
+                   'end with .apply(tf.data.experimental.unbatch())')
     if _kind(op) == 'Repeat' and (get_constant(op.inputs[1]) or 0) < 0:
       fixes.append('it repeats without end, and the program repeats it by itself: leave .repeat() '
                    'out')

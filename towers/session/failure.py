@@ -5,6 +5,7 @@ whether a step that was out of memory can have changed anything.
   InvalidArgumentError … from an iterator   ─► the split and the towers it feeds
   a variable that starts from a batch       ─► the variable, and where its start belongs
   a staging area out of balance             ─► the tower, and what to call instead
+  a placeholder that nothing feeds          ─► the placeholder, with its line, and what feeds it
   a label that is no class                  ─► the label, and how many classes there are
   out of memory                             ─► device, shape, examples, what to try
   anything else                             ─► the op, and its tower if it is in one
@@ -41,6 +42,7 @@ _NODE = re.compile(r'\[\[(?:\{\{node |node )?([^\s}\]]+)')
 _TOWER = re.compile(r'tower_(\d+)/.*')
 # The check of an area whose balance a run of the user's own has disturbed, see `staging`.
 _STARVED = re.compile(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches')
+_UNFED = re.compile(r"You must feed a value for placeholder tensor '([^']+)'")
 _UNEQUAL = re.compile('Cannot (batch tensors with different shapes|add tensor to the batch)')
 _LABEL = re.compile(r'label value of (-?\d+) which is outside the valid range of (\[.*?\))')
 # What CUDA's libraries and copies to a GPU say in place of ResourceExhaustedError.
@@ -61,6 +63,12 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
                       'and there is none before the first step: give it a constant for its '
                       'initializer, and assign what follows from the first batch in a function, '
                       'init_from=lambda batch: ….')
+  unfed = _UNFED.search(text)
+  if unfed:
+    op = program.graph.get_operation_by_name(unfed[1])
+    return UsageError(f'Nothing feeds the placeholder {format_op(op)}: feed it in each step, as by '
+                      'session.run([program.gradients.loss, program.train_op], {rate: 0.01}); or '
+                      'let a variable take its place, which session.run(rate.assign(0.01)) sets.')
   starved = _STARVED.search(text)
   if starved:
     return RunError(f'{starved[0]} between two runs, and another number is there: a run of '

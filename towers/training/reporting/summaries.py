@@ -174,9 +174,12 @@ class Writer:
         for index, (image, png) in enumerate(zip(images, _encode_pngs(images.astype(np.uint8))))])
 
   def histogram(self, tag: str, values: Any) -> None:
-    """Adds a histogram of all numbers of an array."""
+    """Adds a histogram of all finite numbers of an array, if it has any."""
     _check_tag(tag, 'histogram')
     values = np.asarray(values, np.float64).ravel()
+    values = values[np.isfinite(values)]
+    if not len(values):
+      return
     counts, edges = np.histogram(values, _NUM_BINS)
     self._add(lambda: [tf.Summary.Value(tag=tag, histo=tf.HistogramProto(
         min=values.min(), max=values.max(), num=len(values), sum=values.sum(),
