@@ -218,6 +218,20 @@ def test_an_update_counts_wherever_it_was_asked_for():
   assert losses == [3.5 + 8 * step for step in range(6)]
 
 
+@pytest.mark.parametrize('num_steps', [0, 2])
+def test_first_values_in_place_of_trained_ones_are_told(num_steps, capsys):
+  program = build()
+  with program.graph.as_default():
+    start = tf.global_variables_initializer()  # As any program on bare TensorFlow has it.
+  with program.session() as session:
+    for _ in range(num_steps):
+      session.train()
+    session.run(start)
+    assert session.step == 0 and np.isfinite(session.train()) and session.step == 1
+  assert ('given all weights their first values again' in capsys.readouterr().err) == (
+      num_steps > 0)
+
+
 def test_an_update_in_the_session_beneath_counts():
   program = build(model=ids_model, train=number_examples(48), validation=None, shuffle=False)
   with program.session() as session:

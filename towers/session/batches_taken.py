@@ -23,6 +23,7 @@ class BatchesTaken(NamedTuple):
   by_validation: bool  # Whether a validation tower takes its own.
   updates: bool  # Whether the run updates the weights.
   moves_step: bool  # Whether it writes `global_step` or `examples_seen`, as an update does.
+  starts_anew: bool  # Whether it gives all weights their first values.
 
 
 def name_variables(fetches: List[Any]) -> List[Any]:
@@ -85,8 +86,9 @@ def find_taken(program: TrainingGraph, fetched: Tuple[tf.Operation, ...]) -> Bat
     own = find_needed([validation.sums.op])
   with program.graph.as_default():
     counters = [get_global_step().op, get_examples_seen().op]
+    starts = {variable.initializer for variable in tf.trainable_variables()}
   moves_step = any(write.op in needed for write in find_writes(program.graph, counters))
-  return BatchesTaken(bool(inputs - own), bool(inputs & own), updates, moves_step)
+  return BatchesTaken(bool(inputs - own), bool(inputs & own), updates, moves_step, starts <= needed)
 
 
 def put_back(program: TrainingGraph, taken: BatchesTaken, *, is_validating: bool) -> List[Any]:

@@ -13,11 +13,13 @@ only a run that trains then calls `start`.
 import contextlib
 import functools
 import numbers
+import sys
 import time
 from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.process.run_error import OutOfMemory, RunError
 from towers.session.batches_taken import find_taken, list_fetched, name_variables, put_back
@@ -240,6 +242,11 @@ class Session(OpenSession):
       with engine.averaged() if measures else contextlib.nullcontext():
         found, _, of_step = engine.session.run(
             [fetched, puts, step], feed_dict, options, run_metadata)
+      if taken.starts_anew and (engine.step or self.program.warm_start is not None):
+        write_line('WARNING: this run has given all weights their first values again, and undone '
+                   'what init_from, restore and steps made of them: leave '
+                   'tf.global_variables_initializer() out, since a session starts its variables',
+                   sys.stderr)
       if taken.moves_step:
         engine.follow(has_updated=taken.updates)
       if of_step and of_step[1] is not None and not of_step[1]:
