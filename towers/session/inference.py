@@ -74,8 +74,8 @@ def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
   Raises:
     UsageError: there is no checkpoint, or it or the examples do not fit the model.
   """
-  check_model(model)
   path = folder = read_path(folder, line="towers.evaluate('checkpoints', model, examples)")
+  check_model(model)
   if not os.path.exists(folder + INDEX):
     step = find_best(folder, best_metric)
     path = path_of(folder, step if best else max(list_steps(folder)))
