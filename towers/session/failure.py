@@ -65,10 +65,10 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
                       'init_from=lambda batch: ….')
   unfed = _UNFED.search(text)
   if unfed:
-    op = program.graph.get_operation_by_name(unfed[1])
-    return UsageError(f'Nothing feeds the placeholder {format_op(op)}: feed it in each step, as by '
-                      'session.run([program.gradients.loss, program.train_op], {rate: 0.01}); or '
-                      'let a variable take its place, which session.run(rate.assign(0.01)) sets.')
+    return UsageError(f'Nothing feeds the placeholder {_format_named(program, unfed[1])}: feed it '
+                      'in each step, as by session.run([program.gradients.loss, program.train_op], '
+                      '{rate: 0.01}); or let a variable take its place, which '
+                      'session.run(rate.assign(0.01)) sets.')
   starved = _STARVED.search(text)
   if starved:
     return RunError(f'{starved[0]} between two runs, and another number is there: a run of '
@@ -92,12 +92,16 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
     return UsageError(f'Tower {tower[1]} got the label {label[1]}, and its model knows those in '
                       f'{label[2]}: correct the labels, or give the model more classes.')
   if tower:
-    where = tower[0]
-    with contextlib.suppress(KeyError, ValueError):  # It may be in a function.
-      where = format_op(program.graph.get_operation_by_name(where))
-    return RunError(f'Tower {tower[1]} failed {when}, in the op {where}: '
-                    f'{advise_size(cause, program.towers[0])}')
+    return RunError(f'Tower {tower[1]} failed {when}, in the op '
+                    f'{_format_named(program, tower[0])}: {advise_size(cause, program.towers[0])}')
   return RunError(f'The run failed {when}: {cause}')
+
+
+def _format_named(program, name) -> str:
+  """Returns an op's name with its line; the name alone of one in a function or another graph."""
+  with contextlib.suppress(KeyError, ValueError):
+    return format_op(program.graph.get_operation_by_name(name))
+  return name
 
 
 def _find_early(program):
