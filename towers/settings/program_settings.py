@@ -20,12 +20,17 @@ class ProgramSettings(_Values):
 
   def describe(self) -> Dict[str, Any]:
     """Returns them for people: of functions their names, of initial weights the path."""
-    start = self.init_from
-    path = start.path if isinstance(start, InitFrom) else getattr(
-        start, '__name__', start and str(start))
+    start, factors = self.init_from, self.rate_factors
     values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    rate, factors = self.learning_rate, self.rate_factors
-    return dict(values, optimizer=name_optimizer(self.optimizer), init_from=path,
-                learning_rate=rate if rate is None else float(rate) if isinstance(
-                    rate, numbers.Real) else getattr(rate, '__name__', str(rate)),
+    return dict(values, optimizer=name_optimizer(self.optimizer),
+                init_from=_tell(start.path if isinstance(start, InitFrom) else start),
+                learning_rate=_tell(self.learning_rate),
                 rate_factors=factors and {name: float(factor) for name, factor in factors.items()})
+
+
+def _tell(given: Any) -> Any:
+  """Returns a number as a float, and what is none by its name, or as text."""
+  if given is None:
+    return None
+  return float(given) if isinstance(given, numbers.Real) else getattr(
+      given, '__name__', str(given))
