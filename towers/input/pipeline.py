@@ -218,7 +218,7 @@ def _build_batches(taken, plan, marks_bad):
   They are of static shape where sizes are even, or where the last row is repeated to fill them up.
   """
   if marks_bad:
-    taken = [tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)  # noqa: B023
+    taken = [tf.nest.map_structure(functools.partial(tf.boolean_mask, mask=is_good), tensors)
              for tensors, is_good in taken]
   elif plan.is_static:
     sizes = plan.shares(plan.micro_batch_size)
