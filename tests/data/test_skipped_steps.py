@@ -9,6 +9,7 @@ import towers
 from tests.harness import small
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
+from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf
 
 
@@ -51,7 +52,8 @@ def test_a_step_without_examples_changes_nothing_and_is_named_once(settings, cap
   assert capsys.readouterr().out.count('all examples of step 2 are damaged') == 1
 
 
-def test_a_refused_step_counts_the_examples_that_it_had():
+@pytest.mark.parametrize('by', ['take_step', 'run'])
+def test_a_refused_step_counts_the_examples_that_it_had(by):
   def not_finite_once(batch, is_training):
     losses, metrics = small.model(batch, is_training)
     step = tf.train.get_or_create_global_step()
@@ -60,8 +62,12 @@ def test_a_refused_step_counts_the_examples_that_it_had():
   with small.Run(train=examples_without([1, 2, 3, 9]), model=not_finite_once,
                  num_towers=2) as run:
     run.train()
-    assert run.opened.take_step().not_finite is not None and run.counters() == [1, 5]
-    run.opened.skip()
+    if by == 'run':
+      with pytest.raises(RunError, match='Step 2 is not finite'):
+        run.opened.run(run.program.train_op)
+    else:
+      assert run.opened.take_step().not_finite is not None and run.counters() == [1, 5]
+      run.opened.skip()
     assert run.counters() == [2, 12]
     assert np.isfinite(run.train()) and run.counters() == [3, 17]
 

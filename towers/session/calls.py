@@ -3,8 +3,9 @@
 A plain `Session.run` would resolve them again in every step.
 """
 
+import contextlib
 import functools
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -88,6 +89,16 @@ class Calls:
     """Runs the next steps by `run(session.run, fetches)` in place of this; None undoes it."""
     self._run_instead = run
     self._choose()
+
+  @contextlib.contextmanager
+  def running_by(self, run: Callable[..., Any]) -> Iterator[None]:
+    """Opens a context whose steps are run by `run(session.run, fetches)`."""
+    was = self._run_instead
+    self.run_by(run)
+    try:
+      yield
+    finally:
+      self.run_by(was)
 
   def run(self, fetches: Any) -> Any:
     """Runs other fetches of a step as the step is run."""

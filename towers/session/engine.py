@@ -172,11 +172,10 @@ class Engine:
         num_examples=count, last_batch='keep',
         since=ResumePoint(step, self.plan.examples_before(step)))
     fed = itertools.cycle(feeds)  # Again where the step is taken again.
-    self.calls.run_by(lambda run, fetches: run(fetches, next(fed)))
     try:
-      yield
+      with self.calls.running_by(lambda run, fetches: run(fetches, next(fed))):
+        yield
     finally:
-      self.calls.run_by(None)
       self.count_from(ResumePoint(self.step, self.plan.examples_before(self.step)))
 
   def start_validation(self) -> None:
@@ -198,16 +197,12 @@ class Engine:
       self.program.feed.start(self.session, step=self.step, plan=self.plan)
       self.training_moved = False
 
-  def follow(self, *, has_updated: bool = False) -> None:
-    """Goes on from where `global_step` is, which other runs than steps may have moved.
-
-    Where such a run `has_updated` the weights once, and put a batch for the one that it has taken,
-    the input has gone along; else it starts again.
-    """
+  def follow(self) -> None:
+    """Goes on from where `global_step` is, which other runs than steps may have moved."""
     self.ran_outside = False
     step, seen = (int(value) for value in self.session.run(self._counters))
     was, self.step = self.step, step
-    self.training_moved |= step != was + has_updated
+    self.training_moved |= step != was
     planned = self.plan.examples_before(step)
     if seen == planned or self.program.train_examples.marks_bad and seen < planned:
       return
@@ -260,9 +255,9 @@ class Engine:
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
       return StepResult(loss)
-    return self.refuse(loss, num_examples)
+    return self._refuse(loss, num_examples)
 
-  def refuse(self, loss: float, num_examples: Any = None) -> StepResult:
+  def _refuse(self, loss, num_examples) -> StepResult:
     """Returns what comes of a step whose update the guard has blocked, see `take_step`.
 
     `num_examples` are those of the step where some may be damaged, or None.

@@ -15,7 +15,7 @@ import functools
 import numbers
 import sys
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
 
@@ -148,7 +148,7 @@ class Session(OpenSession):
       engine.finish_pass(validation_pass, goes_on)
 
   def metrics(self) -> Dict[str, float]:
-    """Returns the means of 'loss' and of each metric over the steps by `train` since the last call.
+    """Returns the means of 'loss' and of each metric over the steps since the last call.
 
     Over the examples of these steps, each with the weights before its update; {} without a step.
     """
@@ -237,20 +237,27 @@ class Session(OpenSession):
         engine.move_back()
       engine.training_moved |= taken.by_towers and not is_validating and not taken.updates
       engine.validation_moved |= is_validating or taken.by_validation
-      measures = is_validating and not taken.updates
-      step = [self.program.gradients.loss, self.program.train_op] if taken.updates else []
-      with engine.averaged() if measures else contextlib.nullcontext():
-        found, _, of_step = engine.session.run(
-            [fetched, puts, step], feed_dict, options, run_metadata)
+      found: List[Any] = []
+
+      def run(session_run, step):
+        values, _, results = session_run([fetched, puts, step], feed_dict, options=options,
+                                         run_metadata=run_metadata)
+        found[:] = values
+        return results
+
+      if taken.updates:
+        with engine.calls.running_by(run):
+          self._read(engine.take_step())
+      else:
+        with engine.averaged() if is_validating else contextlib.nullcontext():
+          run(engine.session.run, [])
       if taken.starts_anew and (engine.step or self.program.warm_start is not None):
         write_line('WARNING: this run has given all weights their first values again, and undone '
                    'what init_from, restore and steps made of them: leave '
                    'tf.global_variables_initializer() out, since a session starts its variables',
                    sys.stderr)
       if taken.moves_step:
-        engine.follow(has_updated=taken.updates)
-      if of_step and of_step[1] is not None and not of_step[1]:
-        self._read(engine.refuse(of_step[0]))
+        engine.follow()
     values = iter(found)
     return tf.nest.pack_sequence_as(fetches, [
         leaf if isinstance(leaf, numbers.Number) else next(values) for leaf in leaves])
