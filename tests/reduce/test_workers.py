@@ -1,5 +1,7 @@
 """Workers: what they send, and that all have the same state, votes and verdicts."""
 
+import contextlib
+import functools
 
 import pytest
 
@@ -193,6 +195,28 @@ def test_the_chiefs_state_becomes_that_of_all():
     cluster.each(lambda run: run.opened.resume())
     assert 'global_step' in expected and 'hidden/weights/Momentum' in expected
     assert not find_different([expected, *cluster.each(small.Run.variables)])
+
+
+def test_workers_that_part_are_named_at_the_next_validation():
+  with make_cluster((2, 1), validates=True) as cluster:
+    cluster.each(lambda run: run.opened.validate())
+    cluster.train()
+    cluster.each(lambda run: run.opened.check_replicas())
+    last = cluster.runs[1]
+    with last.graph.as_default():  # As a callback of one worker does.
+      weights = tf.trainable_variables()[1]
+      weights.load(last.session.run(weights) * 1.001, last.session)
+
+    def check(run, call):
+      differs = r'After step 1 this worker has another hidden/biases than the chief \(1 of 4'
+      with contextlib.ExitStack() as stack:
+        if run is last:
+          stack.enter_context(pytest.raises(RunError, match=differs))
+        call(run)
+
+    for call in (lambda run: run.opened.check_replicas(),
+                 lambda run: run.opened.begin_validation()):
+      cluster.each(functools.partial(check, call=call))
 
 
 def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():

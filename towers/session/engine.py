@@ -39,6 +39,8 @@ from towers.workers.votes import VoteCounter
 # With more towers, preparing the step takes longer than starting variables, so these start on one
 # thread and leave the other cores to it.
 _FEW_TOWERS = 4
+# Of a sum of absolute weights; kernels of other machines may round otherwise.
+_ROUNDING_OF_WORKERS = 1e-4
 
 
 class StepResult(float):
@@ -288,6 +290,7 @@ class Engine:
     if self.validation_moved:
       self.start_validation()
     self.validation_moved = True  # Until all of it is measured.
+    self.check_workers()
     if broadcast is not None and broadcast.moved_op is not None:
       self.session.run(broadcast.moved_op)
     if validation.snapshot_op is not None:
@@ -388,6 +391,24 @@ class Engine:
                      'replicas differ), so that its results are wrong, and nothing is saved. One '
                      'device computes other results than the rest: start again from the '
                      'checkpoint before, and use variables=first if it happens again.')
+
+  def check_workers(self) -> None:
+    """Makes sure that all workers, which all call it, have the same weights, but for rounding.
+
+    Raises:
+      RunError: names the first variable that differs.
+    """
+    broadcast = self.program.broadcast
+    if broadcast is None:
+      return
+    own, chiefs = self.session.run(broadcast.sizes)
+    differs = np.abs(own - chiefs) > _ROUNDING_OF_WORKERS * chiefs
+    if differs.any():
+      first = int(np.argmax(differs))
+      raise RunError(f'After step {self.step} this worker has another {broadcast.weights[first]} '
+                     f'than the chief ({int(differs.sum())} of {differs.size} weights differ): '
+                     'what a callback or a program assigns, such as a learning rate, all workers '
+                     'must assign. Start again from the last checkpoint.')
 
   def take_snapshot(self) -> Snapshot:
     """Returns the variables and where the data stands, as `Session.snapshot` does."""

@@ -297,9 +297,14 @@ class Session(OpenSession):
     return self._engine.agree
 
   def check_replicas(self) -> None:
-    """Makes sure that all towers have the same weights; raises a RunError that names one."""
+    """Makes sure that all towers and workers have the same weights; all workers call it.
+
+    Raises:
+      RunError: names a weight that differs, and the tower.
+    """
     with self._called() as engine:
       engine.check_replicas()
+      engine.check_workers()
 
   def has_changed_nothing(self, shortage: OutOfMemory) -> bool:
     """Whether all that a checkpoint holds is as it was before the run that was out of memory."""
