@@ -1,6 +1,7 @@
 """Towers share all variables, however a model makes them, or an error names one not shared."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -58,7 +59,15 @@ def keras_layers():
   return lambda batch, is_training: losses_of(layers[1](layers[0](batch[0])), batch[1])
 
 
+def layers_in_the_model(batch, is_training):
+  """The same layers, made in each call, which Keras names."""
+  hidden = keras.layers.Dense(4, activation='tanh')(batch[0])
+  return losses_of(keras.layers.Dense(3)(hidden), batch[1])
+
+
 MODELS = {
+    'layers inside': (lambda: layers_in_the_model, [
+        'dense/bias', 'dense/kernel', 'dense_1/bias', 'dense_1/kernel']),
     'plain': (lambda: plain_variables, ['last/b', 'w', 'w_1']),
     'named': (lambda: named_variables, ['last/b', 'w', 'w_1']),
     'own towers': (lambda: towers_of_its_own, ['tower_0/w', 'tower_1/w']),
@@ -72,11 +81,13 @@ def one_tower(kind):
     return one.initial_weights, losses, one.weights(), one.validate()[0]
 
 
-@pytest.mark.nightly(but=['layers-2-host-False', 'own towers-3-replicated-False'])
+@pytest.mark.nightly(but=['layers-2-host-False', 'layers inside-2-host-False',
+                          'own towers-3-replicated-False'])
 @pytest.mark.parametrize('kind, num_towers, placement, has_validation_tower', [
     ('own towers', 3, 'replicated', False), ('own towers', 2, 'host', True),
     *[('plain', 3, placement, False) for placement in small.PLACEMENTS], ('plain', 3, 'host', True),
-    ('named', 2, 'host', False), ('layers', 2, 'host', False), ('layers', 3, 'replicated', False)])
+    ('named', 2, 'host', False), ('layers', 2, 'host', False), ('layers', 3, 'replicated', False),
+    ('layers inside', 3, 'replicated', True), ('layers inside', 2, 'host', False)])
 def test_variables_are_shared_placed_and_named_however_they_are_made(
     kind, num_towers, placement, has_validation_tower):
   make, names = MODELS[kind]
@@ -152,9 +163,11 @@ def test_a_name_in_the_place_of_trainable_trains(placement, is_before):
       assert {variable.trainable for variable in tf.trainable_variables()} == {True}
 
 
-def test_keras_layers_made_in_every_tower_are_refused_by_name():
-  with pytest.raises(UsageError, match='dense_1/kernel(.|\n)*once, outside of the model function'):
-    small.Run(model=lambda batch, _: losses_of(keras.layers.Dense(3)(batch[0]), batch[1]))
+def test_variables_made_in_every_tower_are_refused_by_name():
+  numbers = itertools.count()
+  with pytest.raises(UsageError, match='own_1:0(.|\n)*once, outside of the model function'):
+    small.Run(model=lambda batch, _: losses_of(small.dense(batch[0], 3, 'logits') + tf.Variable(
+        tf.zeros([3]), name=f'own_{next(numbers)}'), batch[1]))
 
 
 def penalized(batch, is_training):
@@ -185,17 +198,18 @@ def test_variables_that_are_not_asked_for_by_name_are_those_of_the_tower(make_mo
     np.testing.assert_allclose(found[2][name], weights, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize('is_inside', [True, False])
-def test_a_template_is_made_in_the_model(is_inside):
+@pytest.mark.parametrize('kind', ['template', 'template outside', 'layers'])
+def test_what_makes_variables_is_made_in_the_model(kind):
   make = functools.partial(tf.make_template, 'net', small.classify)
   template = make()
 
   def model(batch, is_training):
-    return (make() if is_inside else template)(*batch)
+    return (template if 'outside' in kind else make())(*batch)
 
+  model = layers_in_the_model if kind == 'layers' else model
   with small.program(model, num_towers=2).session() as session:
     examples = small.random_examples(5).arrays
-    if is_inside:
+    if 'outside' not in kind:
       assert session.evaluate(examples)['loss'] > 0
     else:
       with pytest.raises(UsageError, match='the variable net/.*make a tf.make_template in the fun'):

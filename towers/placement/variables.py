@@ -274,7 +274,7 @@ def naming_variables(tower: str) -> Iterator[None]:
 
 
 def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower: str) -> None:
-  """Refuses a tower that made variables of its own, as a Keras layer that is made anew does."""
+  """Refuses a tower that made variables of its own, as by names that count its calls."""
   # Any tower may make the step, by the first random op that reads it.
   known = set(map(id, [*before, *tf.get_collection(tf.GraphKeys.GLOBAL_STEP)]))
   own = [variable for variable in after if id(variable) not in known]

@@ -44,6 +44,7 @@ from towers.tensorflow_v1.ops import (
   control_flow_v1,
   dense_where_mixed,
   loops_keeping,
+  naming_layers,
   replaced,
   select,
   without_zeros,

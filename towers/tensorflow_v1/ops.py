@@ -1,7 +1,10 @@
 """Ops of which the targets differ, and gradients that they lack or get wrong."""
 
+import collections
 import contextlib
+import sys
 import threading
+import weakref
 from typing import Any, Callable, ContextManager, Iterator, List, Tuple
 
 from tensorflow.python.ops import (
@@ -13,7 +16,7 @@ from tensorflow.python.ops import (
 )
 
 from towers.tensorflow_v1.load import IS_1, tf
-from towers.tensorflow_v1.types import Operation, Tensor
+from towers.tensorflow_v1.types import Graph, Operation, Tensor
 
 if IS_1:
   from tensorflow.python.ops import control_flow_ops as control_flow_state
@@ -24,6 +27,11 @@ else:
 # A constant keeps its memory on the device, and an op in its place is launched in each step.
 _LARGEST_CONSTANT = 1 << 20
 _REPLACING = threading.RLock()
+# Modules of Keras that count by graph the layers of each name, and what they had counted when a
+# model was first called in a graph.
+_KERAS = ('tensorflow.python.keras.backend',) if IS_1 else (
+    'tf_keras.src.backend', 'keras.src.backend')
+_first_counts: Any = weakref.WeakKeyDictionary()
 MAKES_PLACEHOLDERS = gen_array_ops, 'placeholder'  # Where tf.placeholder looks up what it calls.
 
 
@@ -58,6 +66,23 @@ def replaced(*names: Tuple[Any, str, Any]) -> Iterator[None]:
         undo.callback(setattr, owner, name, getattr(owner, name))
       setattr(owner, name, value)
     yield
+
+
+@contextlib.contextmanager
+def naming_layers(graph: Graph) -> Iterator[None]:
+  """Lets Keras name the layers that a model makes, and their variables, as in its first call in a
+  graph."""
+  of_graphs = [vars(sys.modules[name]).get('PER_GRAPH_OBJECT_NAME_UIDS', {})
+               for name in _KERAS if name in sys.modules] or [{}]
+  counts = of_graphs[0].setdefault(graph, collections.defaultdict(int))
+  before = dict(counts)
+  counts.clear()
+  counts.update(_first_counts.setdefault(graph, before))
+  try:
+    yield
+  finally:
+    for name, count in before.items():
+      counts[name] = max(count, counts[name])
 
 
 def control_flow_v1() -> ContextManager[None]:

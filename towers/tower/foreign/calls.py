@@ -18,7 +18,15 @@ from towers.graph.walk import find_dependents, find_needed, list_ops
 from towers.placement.counters import get_global_step
 from towers.placement.set_values import READS_VALUE, LazySession
 from towers.placement.variables import TOWER_SCOPE
-from towers.tensorflow_v1 import BaseSession, Graph, Operation, Optimizer, replaced, tf
+from towers.tensorflow_v1 import (
+    BaseSession,
+    Graph,
+    Operation,
+    Optimizer,
+    naming_layers,
+    replaced,
+    tf,
+)
 from towers.tower.all_towers import leave_out_unfed
 
 # Collections: of each call that goes on the number of the last op before it; of optimizers that
@@ -41,7 +49,7 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
   graph.add_to_collection(_BEGUN, before[-1]._id if before else -1)
   try:
     with _idle_optimizers(graph) as idle, _joined_sessions(graph), _making_step(graph), \
-        tf.variable_creator_scope(_give_step), tf.variable_scope(
+        naming_layers(graph), tf.variable_creator_scope(_give_step), tf.variable_scope(
             tf.get_variable_scope(), custom_getter=_get_step, auxiliary_name_scope=False):
       returned = function(*args, **named)
   except tf.errors.OpError as error:
