@@ -12,6 +12,8 @@ from towers.input.plan import build_plan
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf
 
+UNBATCH = tf.data.experimental.unbatch()
+
 
 def ids(num):
   return lambda: tf.data.Dataset.range(num)
@@ -209,6 +211,15 @@ def test_what_cannot_be_split_is_refused_with_the_fix():
   refuse(batched, lambda: ids(9)().batch(3, drop_remainder=True).prefetch(2).take(2))
   refuse(batched, lambda: ids(9)().padded_batch(3, []).map(lambda id: id + 1).cache())
   refuse(batched, lambda: ids(9)().apply(tf.data.experimental.map_and_batch(lambda id: id, 3)))
+  # What joins or groups elements tells neither by its last op.
+  refuse(batched, lambda: tf.data.Dataset.zip((ids(9)().batch(3), ids(9)().batch(3))))
+  refuse(batched, lambda: ids(9)().batch(3).filter(lambda batch: tf.equal(tf.size(batch), 3)))
+  refuse(batched, lambda: ids(9)().apply(tf.data.experimental.group_by_window(
+      lambda id: id % 2, lambda key, window: window.batch(2), 2)))
+  refuse(batched, lambda: ids(9)().interleave(lambda id: ids(4)().batch(4), 2))
+  refuse(r'leave \.repeat\(\) out, or end with \.take', lambda: ids(9)().repeat().interleave(
+      lambda id: ids(4)(), 2).filter(lambda id: id > 1))
+  refuse(r'leave \.repeat\(\) out', lambda: ids(9)().repeat().batch(4).apply(UNBATCH))
   refuse(r'\.batch\(\).*\.repeat\(\).*\.shuffle\(\)',
          lambda: ids(9)().shuffle(9).repeat().batch(3).prefetch(1))
   refuse(r'leave \.repeat\(\) out', lambda: ids(9)().repeat().map(lambda id: id + 1))
@@ -221,9 +232,11 @@ def test_what_cannot_be_split_is_refused_with_the_fix():
   refuse('num_examples is 0; give at least 1', ids(3), 0)
   refuse('shuffle_buffer is -1; give at least 0', ids(3), shuffle_buffer=-1)
   refuse('not a list', [1, 2])
-  refuse('returns a int', lambda: 3)
+  refuse('returns a .*Tensor; .* without an iterator',
+         lambda: tf.data.make_one_shot_iterator(ids(3)()).get_next())
   with tf.Graph().as_default():
-    outside = tf.constant(1, tf.int64)
+    outside, begun = tf.constant(1, tf.int64), ids(3)()
+  refuse('goes on from a data set .* outside of it', lambda: begun.map(lambda id: id + 1))
   refuse('the function given to from_dataset takes a tensor.* outside of it.* make it inside',
          lambda: ids(3)().map(lambda id: id + outside))
   refuse('the example is a SparseTensor of the dense shape.*to_dense',
@@ -234,10 +247,17 @@ def test_what_cannot_be_split_is_refused_with_the_fix():
     refuse("placeholder 'fed'.*from_arrays", tf.data.Dataset.from_tensor_slices(array))
 
 
-def test_what_looks_batched_and_is_not_is_taken():
+def test_what_looks_batched_or_endless_and_is_not_is_taken(capsys):
   for make in (lambda: ids(8)().batch(2).map(lambda pair: tf.reduce_sum(pair)),
                lambda: ids(8)().batch(2, drop_remainder=True).map(lambda pair: tf.tile(pair, [3])),
-               lambda: ids(8)().batch(2).apply(tf.data.experimental.unbatch()),
+               lambda: ids(8)().batch(2).apply(UNBATCH),
+               lambda: ids(8)().window(4, 1, 1, True).flat_map(lambda window: window.batch(4)),
+               lambda: ids(8)().repeat().take(9),
+               lambda: ids(8)().repeat().batch(3, drop_remainder=True).apply(UNBATCH).take(9),
+               lambda: tf.data.Dataset.zip((ids(8)(), ids(1)().repeat())),
                lambda: ids(8)().shuffle(8, seed=1, reshuffle_each_iteration=False),
                lambda: tf.data.Dataset.list_files('/etc/p*', shuffle=False)):
     assert towers.from_dataset(make).num_examples >= 2
+  assert 'WARNING' not in capsys.readouterr().err
+  towers.from_dataset(lambda: ids(8)().batch(3, drop_remainder=True).apply(UNBATCH), name='mine')
+  assert 'WARNING: mine: batch(…, drop_remainder=True)' in capsys.readouterr().err

@@ -3,17 +3,23 @@
 import contextlib
 import random
 import re
+import sys
 from typing import Any, Iterator, Tuple
 
 import numpy as np
 
 from towers.base.later import find_last_op, get_constant, tf
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 
-# Data sets that take their input's elements one by one: their ops, without 'Dataset' and version.
-_ONE_BY_ONE = ('Cache', 'Map', 'Options', 'ParallelMap', 'Prefetch', 'Repeat', 'Shard', 'Shuffle',
-               'ShuffleAndRepeat', 'Skip', 'Take')
-_BATCHES = ('Batch', 'PaddedBatch', 'MapAndBatch')
+# Data sets whose elements are those of their inputs, as they are or mapped: their ops, without
+# 'Dataset' and version.
+_ONE_BY_ONE = ('Cache', 'Concatenate', 'DirectedInterleave', 'Filter', 'Map', 'Options',
+               'ParallelFilter', 'ParallelMap', 'Prefetch', 'Repeat', 'Shard', 'Shuffle',
+               'ShuffleAndRepeat', 'Skip', 'Take', 'Zip')
+_BATCHES = ('Batch', 'MapAndBatch', 'PaddedBatch', 'ParallelBatch')
+# Those whose elements are those of the data sets that a function makes.
+_BY_FUNCTION = ('GroupByWindow', 'Interleave', 'LegacyParallelInterleave', 'ParallelInterleave')
 _EXAMPLE = re.compile('Parse(Single)?(Sequence)?Example')
 # Ops whose errors quote what they were given, as those that parse Examples quote all of one.
 _QUOTING = ('DecodeCSV', 'DecodeJSONExample', 'ParseTensor', 'StringToNumber')
@@ -29,22 +35,23 @@ def check_ops(dataset: Any, name: str) -> None:
     UsageError: it is; names all of these and what to leave out.
   """
   from towers.graph.walk import find_needed
-  fixes = []
-  for op in _walk(find_last_op(dataset)):
-    if _kind(op) in _BATCHES and _keeps_batches(dataset, op):
-      fixes.append('it is batched, and the program makes its own batches: leave .batch() out, or '
-                   'end with .apply(tf.data.experimental.unbatch())')
-    if _kind(op) == 'Repeat' and (get_constant(op.inputs[1]) or 0) < 0:
-      fixes.append('it repeats without end, and the program repeats it by itself: leave .repeat() '
-                   'out')
-    if _kind(op) not in _ONE_BY_ONE + _BATCHES:
-      break
-  if any(_is_random(op) for op in find_needed([find_last_op(dataset)]) if 'Shuffle' in op.type):
+  fixes, last_op = [], find_last_op(dataset)
+  if any(_keeps_batches(dataset, op) for op in _walk(last_op)):
+    fixes.append('it is batched, and the program makes its own batches: leave .batch() out, or '
+                 'end with .apply(tf.data.experimental.unbatch())')
+  if _is_endless(last_op):
+    fixes.append('it repeats without end, and the program repeats it by itself: leave .repeat() '
+                 'out, or end with .take(n)')
+  needed = find_needed([last_op])
+  if any(_is_random(op) for op in needed if 'Shuffle' in op.type):
     fixes.append('it is shuffled anew at each pass, so that towers would miss and repeat examples, '
                  'and the program shuffles by itself: leave .shuffle() out, and give '
                  'list_files(…, shuffle=False)')
   if fixes:
     raise UsageError(f"{name}: the data set cannot be used as it is: {'; and '.join(fixes)}.")
+  if any('Unbatch' in op.type for op in needed) and any(map(_drops_examples, needed)):
+    write_line(f'WARNING: {name}: batch(…, drop_remainder=True) in the data set drops the last '
+               'examples where they fill no batch: write drop_remainder=False', sys.stderr)
   check_draws(dataset, name)
 
 
@@ -75,34 +82,64 @@ def no_python_draws(who: str) -> Iterator[None]:
   Raises:
     UsageError: numpy or Python has drawn, once for all examples.
   """
-  before = _read_states()
+  before = read_states()
   yield
-  if _read_states() != before:
+  if read_states() != before:
     raise UsageError(f'{who} draws by numpy, or by Python\'s random, which happens once, when it '
                      'becomes ops: all examples would get the same numbers. Draw in '
                      'towers.augmented(examples, function), by draws.uniform, .normal, .integer, '
                      '.crop or .flip.')
 
 
-def _read_states():
+def read_states() -> Any:
+  """Returns what numpy and Python draw next by, without a generator of one's own."""
   _, keys, *rest = np.random.get_state()
   return random.getstate(), keys.tobytes(), rest
 
 
 def _walk(op: Any) -> Iterator[Any]:
-  """Yields a data set's last op, then that of its first input, and so on."""
-  while op is not None:
-    yield op
-    op = next((tensor.op for tensor in op.inputs if tensor.dtype.name == 'variant'), None)
+  """Yields a data set's last op, then those of its inputs, as far as they have its elements."""
+  yield op
+  if _kind(op.type) in _ONE_BY_ONE:
+    for source in _list_sources(op):
+      yield from _walk(source)
 
 
-def _kind(op: Any) -> str:
-  return re.sub(r'^Experimental|Dataset(V\d+)?$', '', op.type)
+def _list_sources(op):
+  variants = [tensor.op for tensor in op.inputs if tensor.dtype.name == 'variant']
+  return variants['DirectedInterleave' in op.type:]  # Its first one chooses.
+
+
+def _kind(op_type: str) -> str:
+  return re.sub(r'^Experimental|Dataset(V\d+)?$', '', op_type)
+
+
+def _is_endless(op: Any) -> bool:
+  """Returns whether a data set has no end, as far as its ops outside of functions tell."""
+  kind, ends = _kind(op.type), [_is_endless(source) for source in _list_sources(op)]
+  if kind in ('Repeat', 'ShuffleAndRepeat', 'Take'):
+    is_all = (get_constant(list(op.inputs)[4 if 'Shuffle' in kind else 1]) or 0) < 0
+    return (is_all and ends[0]) if kind == 'Take' else is_all or ends[0]
+  return kind == 'Random' or kind != 'TakeWhile' and bool(ends) and (
+      all if kind == 'Zip' else any)(ends)
+
+
+def _drops_examples(op: Any) -> bool:
+  """Returns whether an op makes batches, and drops the last elements that fill none."""
+  return _kind(op.type) in _BATCHES and not _is_endless(op) and (
+      get_constant(list(op.inputs)[-1]) is True)
 
 
 def _keeps_batches(dataset: Any, op: Any) -> bool:
   """Returns whether every element still begins with the size of the batches that an op makes."""
-  size = get_constant(list(op.inputs)[-3 if _kind(op) == 'MapAndBatch' else 1])
+  from towers.graph.walk import walk_called
+  kind, size = _kind(op.type), None
+  if kind in _BATCHES:
+    size = get_constant(list(op.inputs)[-3 if kind == 'MapAndBatch' else 1])
+  else:
+    inner = {_kind(node.op) for _, node in walk_called(op.graph, op.node_def)}
+    if kind not in _BY_FUNCTION or inner.isdisjoint(_BATCHES) or inner & {'Unbatch', 'Window'}:
+      return False
   shapes = tf.nest.flatten(tf.data.get_output_shapes(dataset))
   return all(shape.ndims != 0 and (shape.ndims is None or shape.as_list()[0] in (None, size))
              for shape in shapes)
