@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -142,10 +143,11 @@ def test_one_that_ends_says_so():
 
 
 def test_a_count_without_end_names_the_stream(monkeypatch, capsys):
-  monkeypatch.setattr('towers.data.datasets._SECONDS_BETWEEN_LINES', 0.0)
+  monkeypatch.setattr('towers.data.datasets._SECONDS_BETWEEN_LINES', 0.05)
 
-  def count():
-    return tf.data.Dataset.from_generator(lambda: iter(range(3000)), tf.int64, [])
+  def count():  # Too slow for many.
+    return tf.data.Dataset.from_generator(
+        lambda: (time.sleep(0.05) or id for id in range(9)), tf.int64, [])
 
   towers.from_dataset(count)
   assert 'what has no end goes to towers.from_stream' in capsys.readouterr().err

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import sys
+import threading
 import time
 from typing import Any, Callable, Iterator, Optional
 
@@ -34,6 +35,7 @@ from towers.data.components import Components, find_components, naming_errors
 from towers.data.composite import encode_dataset
 from towers.data.dataset_ops import check_ops
 from towers.data.examples import BY_HAND, ENDLESS, Examples
+from towers.process.threads import start_thread
 
 _AS_FUNCTION = 'as from_dataset(lambda: tf.data.TextLineDataset(path))'
 _FIX = 'crop or resize it in the data set, or give the split to towers.padded'
@@ -198,7 +200,11 @@ def _call(function: Callable[[], Any], name: str) -> Any:
     made = function()
   if not is_dataset(made):
     raise UsageError(f'{name}: the function given to from_dataset returns a {type(made).__name__}; '
-                     'it must return a tf.data.Dataset.')
+                     'it must return a tf.data.Dataset, without an iterator.')
+  last_op = find_last_op(made)
+  if last_op is not None and last_op.graph is not tf.get_default_graph():
+    raise UsageError(f'{name}: the function given to from_dataset goes on from a data set that was '
+                     'made outside of it, in another graph: make that inside too.')
   return made
 
 
@@ -259,16 +265,21 @@ def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
 
 def _read_all(dataset: Any, name: str, what: str) -> int:
   """Returns the number of elements by a pass over all of them; says now and then `what` it does."""
-  said = time.monotonic()
-  count = 0
+  count, is_over = 0, threading.Event()
+
+  def tell():
+    while not is_over.wait(_SECONDS_BETWEEN_LINES):
+      write_line(f'{name}: {what} of the data set, at least {count:,} so far; num_examples=… '
+                 'spares this pass, and what has no end goes to towers.from_stream', sys.stderr)
+
+  start_thread(tell, 'counting')
   ones = dataset.map(as_written(lambda *_: tf.constant(0, tf.uint8))).batch(_COUNTED_AT_ONCE)
-  with _explained(name, lambda: _find_place(dataset, count)):
-    for batch in _take(ones):
-      count += len(batch)
-      if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
-        said = time.monotonic()
-        write_line(f'{name}: {what} of the data set, {count:,} so far; num_examples=… spares this '
-                   'pass, and what has no end goes to towers.from_stream', sys.stderr)
+  try:
+    with _explained(name, lambda: _find_place(dataset, count)):
+      for batch in _take(ones):
+        count += len(batch)
+  finally:
+    is_over.set()
   return count
 
 
