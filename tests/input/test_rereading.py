@@ -23,6 +23,15 @@ def shuffled_by_numpy():
   return of_generator(rows)
 
 
+def made_by_numpy():
+  return tf.data.Dataset.from_tensor_slices(np.random.permutation(NUM))
+
+
+def made_by_its_own_seed():
+  np.random.seed(0)
+  return made_by_numpy()
+
+
 def seeded():
   def rows():
     yield from np.random.RandomState(0).permutation(NUM)
@@ -48,11 +57,13 @@ def sampled(seed=None):
       [tf.data.Dataset.range(NUM // 2), tf.data.Dataset.range(NUM // 2, NUM)], [.5, .5], seed=seed)
 
 
-LOOSE = {'numpy in a generator': shuffled_by_numpy, 'sloppy interleave': lambda: interleaved(True),
+LOOSE = {'numpy in a generator': shuffled_by_numpy, 'numpy': made_by_numpy,
+         'sloppy interleave': lambda: interleaved(True),
          'sampling without a seed': sampled, 'other values': lambda: of_generator(
              lambda: iter(np.random.randint(1 << 40, size=NUM)))}
 FIXED = {
-    'generator': seeded, 'interleave': lambda: interleaved(False), 'sampling': lambda: sampled(3),
+    'generator': seeded, 'numpy': made_by_its_own_seed, 'interleave': lambda: interleaved(False),
+    'sampling': lambda: sampled(3),
     'NaN': lambda: tf.data.Dataset.range(NUM).map(lambda id: tf.fill([3], np.float32(np.nan))),
     'text': lambda: tf.data.Dataset.range(NUM).map(tf.strings.as_string)}
 
@@ -81,12 +92,13 @@ def build(make, num_towers=2, is_made=False, is_validation=False, **settings):
         device='cpu', optimizer=tf.train.GradientDescentOptimizer(.1), **settings)
 
 
-POINTS = [('numpy in a generator', {}), ('sloppy interleave', {}), ('sampling without a seed', {}),
+POINTS = [('numpy in a generator', {}), ('numpy', {}), ('sloppy interleave', {}),
+          ('sampling without a seed', {}),
           ('other values', {}), ('numpy in a generator', dict(is_made=True)),
           ('sampling without a seed', dict(is_made=True))]
 
 
-@pytest.mark.parametrize('kind, settings', small.nightly_but(POINTS[:3], POINTS))
+@pytest.mark.parametrize('kind, settings', small.nightly_but(POINTS[:4], POINTS))
 def test_a_loose_input_is_refused_in_shard_and_named_elsewhere(kind, settings, capsys):
   words = r'(?s)mine: element \d+ .*2 iterators.*RandomState\(0\).*seed=0.*sloppy=False.*mode=split'
   with pytest.raises(towers.UsageError, match=words):

@@ -13,6 +13,7 @@ import numpy as np
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.composite import encode_dataset
+from towers.data.dataset_ops import read_states
 from towers.data.examples import ENDLESS, Examples
 from towers.process.threads import start_thread
 from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
@@ -38,8 +39,8 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
   differing = _read_twice(examples, are_made_twice=num_iterators > 1)
   if differing is None:
     return
-  found = f'{examples.name}: element {differing} is another one when it is read again'
-  fix = ('Give the order a seed, as by np.random.RandomState(0) in a generator, seed=0 in '
+  found = f'{examples.name}: element {differing} is another one when it is made or read again'
+  fix = ('Give the order a seed, as by np.random.RandomState(0) in place of np.random, seed=0 in '
          'sample_from_datasets, or sloppy=False (deterministic=True) in an interleave; or leave it '
          'to the program, which shuffles by itself')
   if num_iterators > 1:
@@ -62,13 +63,14 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
     tf.set_random_seed(seed)
     fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
     copy: Any = examples.copy or examples.elements
+    states = read_states()
     try:
       first, second = [
           encode_dataset(copy(*fed), examples.name).with_options(plain_data_options())
           for _ in range(2)]
     except Exception:  # It needs the program's graph, where an error of its own is raised too.
       return None
-    if not are_made_twice:
+    if not are_made_twice and states == read_states():  # Else each run would make another.
       second = first
     waiting, beside, ahead = [tf.data.make_initializable_iterator(dataset) for dataset in (
         first, second, second.prefetch(_MOST_READ))]
