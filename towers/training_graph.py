@@ -221,10 +221,14 @@ class TrainingGraph:
                  'towers.Program trains', sys.stderr)
     tower = self.towers[0]
     left_out = find_left_out(tower.sums.values(), tower.update_ops, self._variables)
-    if left_out:
-      write_line(f'WARNING: no step moves {shorten(left_out)}: put updates into UPDATE_OPS, or run '
-                 f'them by session.run where you mean to; but {own} trains, and '
-                 'average_weights=0.999 averages', sys.stderr)
+    weights = {variable.op.name for variable in tower.variables}
+    for names in (weights.intersection(left_out), set(left_out) - weights):
+      if names:
+        write_line(
+            'WARNING: no step runs what the model assigns to '
+            f'{shorten(sorted(names, key=left_out.index))}: put updates into UPDATE_OPS, or run '
+            f'them by session.run where you mean to; but {own} trains, and average_weights=0.999 '
+            'averages', sys.stderr)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:

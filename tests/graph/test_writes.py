@@ -324,6 +324,10 @@ def test_the_search_does_not_walk_through_the_net(name, monkeypatch):
   assert walked and not [op for op in walked if op.type == 'MatMul']
 
 
+def weight(index=0):
+  return sorted(tf.trainable_variables(), key=lambda variable: variable.shape.ndims)[index]
+
+
 # What nobody puts into UPDATE_OPS: the write, from the mean of a batch, whether the loss reads the
 # number, and whether a step is meant to run the write, or somebody by hand.
 LEFT_OUT = {
@@ -334,6 +338,10 @@ LEFT_OUT = {
         lambda number, mean: number.assign(mean * tf.placeholder(tf.float32)), False, True),
     'average': (lambda number, mean: number.assign(
         0.9 * number + 0.1 * tf.reduce_mean(tf.trainable_variables()[0])), False, True),
+    'decayed weight': (lambda number, mean: weight().assign(0.9 * weight()), False, True),
+    'copied weight': (lambda number, mean: weight().assign(weight(1)[0]), False, False),
+    'fed weight': (lambda number, mean: weight().assign(
+        weight() + tf.placeholder(tf.float32, [])), False, False),
     'halved': (lambda number, mean: number.assign(number / 2), False, False),
     'constant': (lambda number, mean: number.assign(0.5), False, False),
     'fed': (lambda number, mean: number.assign(tf.placeholder(tf.float32, [])), False, False),
@@ -352,8 +360,9 @@ def test_a_write_that_no_step_runs_is_named_unless_it_is_run_by_hand(name, capsy
     return losses
 
   small.program(model, train=TRAIN, num_towers=2)
-  told = [line for line in capsys.readouterr().err.splitlines() if 'no step moves' in line]
-  assert [line.split(':')[1] for line in told] == [' no step moves number'] * is_named
+  told = [line for line in capsys.readouterr().err.splitlines() if 'no step runs' in line]
+  named = 'logits/biases' if 'weight' in name else 'number'
+  assert [line.split(':')[1].split()[-1] for line in told] == [named] * is_named
 
 
 def test_the_step_that_a_model_counts_for_another_loop_is_not_named(capsys):
@@ -363,7 +372,7 @@ def test_the_step_that_a_model_counts_for_another_loop_is_not_named(capsys):
     return small.classify(*batch) * tf.cast(step + 1, tf.float32)
 
   small.program(model, train=TRAIN, num_towers=2)
-  assert 'no step moves' not in capsys.readouterr().err
+  assert 'no step runs' not in capsys.readouterr().err
 
 
 def test_a_rate_that_is_set_by_hand_is_not_named(capsys):

@@ -169,12 +169,13 @@ def brings_values(op: Operation) -> bool:
 
 def find_left_out(sums: Iterable[Tensor], updates: Iterable[Any],
                   variables: Iterable[Variable]) -> List[str]:
-  """Returns the names of variables that are meant to move in every step, and that none moves.
+  """Returns the names of variables that are meant to be written in every step, which none does.
 
   A write is meant to if what it writes moves, as batches and weights do, or if the loss reads the
   variable. Others are run by hand, as those of a learning rate: what is computed from a constant,
-  from the variable itself or, even where the loss reads it, from a placeholder. An initializer is
-  none, nor is what a `tf.train.Saver` makes.
+  from the variable itself or, even where the loss reads it, from a placeholder. Of a weight, which
+  the optimizer moves, only what is computed from itself is meant to, as where it decays. An
+  initializer is none, nor is what a `tf.train.Saver` makes.
 
   Args:
     sums: of the loss and the metrics of a tower.
@@ -182,10 +183,9 @@ def find_left_out(sums: Iterable[Tensor], updates: Iterable[Any],
     variables: of the model, those that are trained among them.
   """
   trained = {variable.handle.op for variable in variables if variable.trainable}
-  others = {variable.handle.op: variable.initializer for variable in variables
-            if not variable.trainable}
-  writes = [write for write in find_writes(tf.get_default_graph(), others)
-            if write.op not in others.values()]
+  initializers = {variable.handle.op: variable.initializer for variable in variables}
+  writes = [write for write in find_writes(tf.get_default_graph(), initializers)
+            if write.op not in initializers.values()]
   sums = list_ops(sums)
   needed = find_needed([*sums, *list_ops(updates)],
                        within=find_dependents([write.op for write in writes]))
@@ -194,12 +194,17 @@ def find_left_out(sums: Iterable[Tensor], updates: Iterable[Any],
   read = find_needed(sums, within=find_dependents({op for write in left for op in write.variables}))
 
   def is_meant(write):
-    sources = find_needed([write.op], by_control=False)
+    values = [tensor.op for tensor in write.op.inputs
+              if not (tensor.dtype._is_ref_dtype or tensor.dtype == tf.resource)]
+    sources = find_needed(values, by_control=False)
     types = {source.type for source in sources}
+    is_by_hand = 'Placeholder' in types
+    if not trained.isdisjoint(write.variables):
+      return not (is_by_hand or sources.isdisjoint(write.variables))
     return 'RestoreV2' not in types and (
         any(source in trained or source in moved or
             source.type != 'Placeholder' and brings_values(source) for source in sources) or
-        'Placeholder' not in types and not read.isdisjoint(write.variables))
+        not is_by_hand and not read.isdisjoint(write.variables))
 
   return list(dict.fromkeys(op.name for write in left if is_meant(write)
                             for op in write.variables if op not in moved))

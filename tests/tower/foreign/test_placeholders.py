@@ -112,7 +112,7 @@ def test_a_class_with_placeholders_trains_as_on_tensors(num_towers, tower_build,
     np.testing.assert_allclose(variables[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
   assert told.count("the model's own AdamOptimizer and MomentumOptimizer is not used; momentum of "
                     'towers.Program trains') == 1
-  assert 'no step moves' not in told
+  assert 'no step runs' not in told
 
 
 @pytest.mark.parametrize('settings', small.nightly_but([1], [0, 1, 2]))
@@ -311,7 +311,7 @@ def test_an_optimizer_that_is_a_function_or_averages_are_named(capsys):
     return towers.fed(net.feed(*batch, 0.9, is_training), net.losses)
 
   assert read(makes)[0] == pytest.approx(read(model)[0], rel=1e-6)
-  [line] = [line for line in capsys.readouterr().err.splitlines() if 'no step moves' in line]
+  [line] = [line for line in capsys.readouterr().err.splitlines() if 'no step runs' in line]
   assert '/adam_m' in line
   assert 'momentum trains, and average_weights=0.999 averages' in line
 
