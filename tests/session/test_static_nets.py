@@ -51,7 +51,7 @@ def test_it_is_filled_up_and_cut(settings, tmp_path):
 
 def test_a_batch_of_any_size_is_refused_with_the_setting():
   with pytest.raises(UsageError, match=r'an open size of a batch.*\((\?|None), 3, 4\).*'
-                                       'last_batch=drop or carry'):
+                                       'or of a placeholder .*last_batch=drop or carry'):
     build(net, train=X[:22])
   with build(open_net, train=X[:22]).session() as session, pytest.raises(
       UsageError, match='last_batch=drop or carry'):

@@ -156,9 +156,9 @@ _MISTAKES = {
     'tf.cond(value, lambda: …, lambda: …), or tf.where.',
 
     r"(int\(\) argument|operand).*'NoneType'|None values not|(Contents|elements).*None|\(None\)":
-    '{who} computes with None: an open size of {of} of the shapes {shapes} (of rows a '
-    'number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by a variable '
-    'with replicas or a snapshot (use variables=host and validation=switch). TensorFlow '
+    '{who} computes with None: an open size of {of} of the shapes {shapes} or of a placeholder (of '
+    'rows a number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by a '
+    'variable with replicas or a snapshot (use variables=host and validation=switch). TensorFlow '
     'says{at}: {error}',
 
     "does not match type|has DataType|that don't all match|Tensor conversion requested dtype":
