@@ -215,6 +215,16 @@ def test_a_draw_that_does_not_go_by_the_place_of_a_row_is_named(size, caplog, mo
   assert 'tests/coupling/test_check.py' in message
 
 
+def test_a_draw_of_rows_that_are_not_found_is_left_out(caplog, capfd):
+  def model(batch, is_training):
+    num_rows = tf.shape(batch['x'])[0]
+    noise = dense(tf.random.normal([3 * num_rows, 5]), 5, 'n')[:num_rows]
+    return ce(dense(batch['x'] + noise, 4, 'o'), batch['y'])
+
+  assert judge(model, xy(22), caplog) == []
+  assert 'the rows of what tower_0/random_normal/' in ''.join(capfd.readouterr())
+
+
 def test_a_sum_over_what_is_drawn_by_rows_is_named_and_not_the_draw(caplog):
   def model(batch, is_training):
     losses = ce(dense(batch['x'], 4, 'o'), batch['y'])

@@ -30,7 +30,7 @@ from towers.tensorflow_v1 import Graph, Tensor, replaced, tf
 from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
 from towers.tower.batch_norm.join_moments import find_moments, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
-from towers.tower.drawing.draws import ALIGNED_BLOCKS
+from towers.tower.drawing.draws import ALIGNED_BLOCKS, UNKNOWN_DRAWS
 from towers.tower.tower import Tower
 
 # Ops that take a value for what it is on one side of a limit; on few rows it may be on one alone.
@@ -152,6 +152,9 @@ class FedTowers:
       raise LeftOut('the loss or a metric changes a variable')
     for op in filter(is_random, find_draws(self.forward)):
       raise LeftOut(f'{op.name} draws by a state of its own')
+    names = {op.name.split('_stateless/')[0] for op in self.forward}  # Twins are named after draws.
+    for name in filter(names.__contains__, self.graph.get_collection(UNKNOWN_DRAWS)):
+      raise LeftOut(f'the rows of what {name} draws were not found')
 
   def check_price(self, what: str, seconds: float) -> None:
     """Raises LeftOut where something would take longer, with all before, than it may; the first

@@ -57,6 +57,8 @@ PASS_SHIFTS = 'towers/pass_shifts'
 # The collection of blocks that are right only where a tower's first row has the place that the plan
 # gives it: each row takes a part of a block.
 ALIGNED_BLOCKS = 'towers/aligned_blocks'
+# The collection of the names of ops whose rows were neither found nor counted.
+UNKNOWN_DRAWS = 'towers/unknown_draws'
 # A counter of 64 bits holds the step below the turn, and the turn below that of an outer loop.
 _MOST_STEPS, _MOST_TURNS = 2 ** 32, 2 ** 16
 
@@ -167,6 +169,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
 def _warn_of_unknown(ops: Sequence[Operation]) -> None:
   """Warns of ops whose rows were not found, in one line."""
   if ops:
+    tf.get_collection_ref(UNKNOWN_DRAWS).extend(op.name for op in ops)
     names = '; '.join(map(format_op, ops[:3])) + ('; …' if ops[3:] else '')
     logging.getLogger('towers').warning(
         'What these ops draw may depend on the number of towers, for which numbers are those of an '
