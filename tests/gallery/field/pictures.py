@@ -1,5 +1,6 @@
 """The glue of repositories that draw, paint, segment, detect, and learn tasks from few pictures."""
 
+import contextlib
 import functools
 import importlib
 import os
@@ -18,6 +19,10 @@ from tests.gallery.programs import cross_entropy
 from towers.tensorflow_v1 import tf
 
 TASKS, POINTS = 3, 7
+CAPTIONS = dict(dim_feature=[6, 8], dim_embed=5, dim_hidden=7, n_time_step=5, alpha_c=1.)
+MIX = dict(batch=6, lr=0.002, wd=0.02, ema=0.999, beta=0.5, w_match=100., warmup_kimg=1,
+           arch='resnet', scales=2, filters=4, repeat=1)
+PHOTOS = types.SimpleNamespace(height=16, width=16, colors=3, mean=0., std=1.)
 MAML = types.SimpleNamespace(
     datasource='omniglot', conv=True, norm='batch_norm', max_pool=False, num_filters=4,
     num_updates=2, update_lr=0.01, meta_lr=0.01, stop_grad=False, metatrain_iterations=1,
@@ -317,4 +322,56 @@ def rcnn():
         found['rpn_score_outputs'], found['rpn_box_outputs'], labels, sizes)[0] + (
             losses.fast_rcnn_loss(*(found[name] for name in (
                 'class_outputs', 'box_outputs', 'class_targets', 'box_targets')), sizes)[0])
+  return model
+
+
+class Vocabulary(dict):
+  """One of Python 2."""
+  iteritems = dict.items
+
+
+def captions():
+  net = load('show-attend-and-tell', 'core.model')
+
+  def model(batch, is_training):
+    words = Vocabulary({'<NULL>': 0, '<START>': 1}, **{f'w{n}': n for n in range(2, 11)})
+    made = net.CaptionGenerator(words, **CAPTIONS)
+    return towers.fed({made.features: batch[0], made.captions: batch[1]}, made.build_model())
+  return model
+
+
+def load_mixmatch():
+  with mock.patch.dict(os.environ, ML_DATA=''):
+    return load('mixmatch', 'mixmatch', 'libml.layers')
+
+
+def draw_beta(*_):
+  """Beta(0.5, 0.5) by a uniform number, which is drawn by place, as gamma numbers are not."""
+  return types.SimpleNamespace(sample=lambda shape: tf.square(tf.sin(
+      tf.random_uniform(shape) * np.pi / 2)))
+
+
+def mixmatch():
+  net, layers = load_mixmatch()
+  interleave, mix, losses = layers.interleave, net.MixMode.__call__, []
+
+  def for_all(function, *lists):
+    rows = [[towers.all_rows(part, with_places=True) for part in parts] for parts in lists]
+    made = function(*([part for part, _ in parts] for parts in rows))
+    return tf.nest.map_structure(lambda part: tf.gather(part, rows[0][0][1]), made)
+
+  def model(batch, is_training):
+    made, step = object.__new__(net.MixMatch), tf.train.get_or_create_global_step()
+    made.nclass, made.dataset, made.step = 3, PHOTOS, step + 100
+    with contextlib.ExitStack() as patches:
+      for patch in (
+          (net.tf.train.Optimizer, 'minimize',
+           lambda self, loss, **_: losses.append(loss) or tf.no_op()),
+          (net.tf.distributions, 'Beta', draw_beta),
+          (layers, 'interleave', lambda x, size: for_all(lambda x: interleave(x, size), x)),
+          (net.MixMode, '__call__', lambda self, x, kinds, betas: for_all(
+              lambda x, kinds: mix(self, x, kinds, betas), x, kinds))):
+        patches.enter_context(mock.patch.object(*patch))
+      ops = made.model(**MIX)
+    return towers.fed(dict(zip((ops.x, ops.y, ops.label), batch)), losses.pop())
   return model

@@ -363,6 +363,19 @@ def scenes() -> Tuple[Dict[str, np.ndarray], ...]:
               image_info=np.float32([[64, 64, 1, 64, 64]] * NUM_EXAMPLES)), found
 
 
+def described_pictures() -> Tuple[np.ndarray, ...]:
+  """Features of places in a picture, and words, filled up by 0."""
+  mask = np.arange(6) < 2 + draw('integers', below=5)[:, None]
+  return draw('normal', 6, 8), np.int32((1 + draw('integers', 6, below=WORDS - 1)) * mask)
+
+
+def frames() -> Tuple[Dict[str, np.ndarray]]:
+  """Screens, actions, rewards, the next screens, and whether it ends."""
+  screens = [np.uint8(draw('integers', *tables.SCREEN, 4, below=number)) for number in (256, 255)]
+  return {'states': screens[0], 'actions': draw('integers', below=3), 'rewards': draw('normal'),
+          'next_states': screens[1], 'terminals': np.uint8(draw('integers', below=4) == 0)},
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -576,4 +589,20 @@ REPOSITORIES: Dict[str, Repository] = {
                        optimizer=lambda: tf.train.GradientDescentOptimizer(1e-7)),
     'rcnn': Repository(
         'tensorflow/tpu mask_rcnn', pictures.rcnn, scenes, 'draws by image, means by masks', 6,
-        STATIC, lambda: tf.train.GradientDescentOptimizer(1e-4))}
+        STATIC, lambda: tf.train.GradientDescentOptimizer(1e-4)),
+    'graph_nets': Repository(
+        'deepmind/graph_nets', tables.graph_nets,
+        lambda: (draw('normal', 5, 3), 2 + draw('integers', below=4),
+                 draw('integers', 5), draw('normal', 2)), 'Sonnet'),
+    'captions': Repository('yunjey/show-attend-and-tell', pictures.captions, described_pictures,
+                           'batch norm of contrib in place', settings=SYNC, optimizer=smooth_adam),
+    'voices': Repository(
+        'Janghyun1230/Speaker_Verification', signals.voices, lambda: (draw('normal', 3, 7, 5),),
+        'a loss of the whole batch', 6, STATIC, signals.voices_optimizer),
+    'quantiles': Repository(
+        'google/dopamine', tables.quantiles, frames, 'draws of `[n * batch]`', 6, STATIC,
+        lambda: tf.train.AdamOptimizer(0.0001, epsilon=0.0003125)),
+    'mixmatch': Repository(
+        'google-research/mixmatch', pictures.mixmatch,
+        lambda: (draw('normal', 16, 16, 3), draw('normal', 2, 16, 16, 3), labels()),
+        'rows that are mixed', 6, dict(SYNC, **STATIC), smooth_adam)}

@@ -30,7 +30,8 @@ class Blank:
 
 
 class Missing(types.ModuleType):
-  """A package that is not installed: what is in it is such a module again, callable, or a class."""
+  """A package that is not installed: what is in it is such a module again, a decorator, or a
+  class."""
   __path__: List[str] = []
 
   def __init__(self, name: str, *_: Any) -> None:
@@ -43,8 +44,9 @@ class Missing(types.ModuleType):
     setattr(self, name, type(name, (Blank,), {}) if is_class else Missing(name))
     return vars(self)[name]
 
-  def __call__(self, *_: Any, **__: Any) -> Any:
-    return Missing('called')
+  def __call__(self, *args: Any, **_: Any) -> Any:
+    is_decorator = len(args) == 1 and isinstance(args[0], (type, types.FunctionType))
+    return args[0] if is_decorator else Missing('called')
 
 
 class MissingFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

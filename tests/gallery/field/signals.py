@@ -13,6 +13,7 @@ from tests.gallery.field.repositories import load, within, write
 from tests.gallery.programs import cross_entropy
 from towers.tensorflow_v1 import tf
 
+VOICES = ('--N=6', '--M=3', '--hidden=6', '--proj=4', '--num_layer=2')
 # It asks for a version of a package, and ends the process without it.
 WITHOUT = tuple('deepspeech_training.' + name for name in (
     'evaluate', 'util.helpers', 'util.config', 'util.feeding', 'util.evaluate_tools',
@@ -456,3 +457,33 @@ def sac():
     losses = 0.5 * ((goal - q1) ** 2 + (goal - q2) ** 2)
     return losses + 0.2 * likelihood - tf.minimum(q1_policy, q2_policy)
   return model
+
+
+def load_voices():
+  net, config = load('Speaker_Verification', 'utils', 'configuration', arguments=VOICES)
+  return net, config.config
+
+
+def voices():
+  net, config = load_voices()
+
+  def model(batch, is_training):
+    w, b = [tf.get_variable(name, initializer=np.float32([value])) for name, value in (
+        ('w', 10), ('b', -5))]
+    sounds = tf.transpose(tf.reshape(batch[0], [-1, *batch[0].shape[2:]]), [1, 0, 2])
+    with tf.variable_scope('lstm'):
+      cells = tf.nn.rnn_cell.MultiRNNCell([tf.nn.rnn_cell.LSTMCell(
+          config.hidden, num_proj=config.proj) for _ in range(config.num_layer)])
+      found, _ = tf.nn.dynamic_rnn(cells, sounds, dtype=tf.float32, time_major=True)
+    speakers = tf.reshape(net.normalize(found[-1]), [-1, config.M, config.proj])
+    return net.loss_cal(net.similarity(towers.all_rows(speakers), w, b))
+  return model
+
+
+def voices_optimizer():
+  def update(grads_and_vars, global_step):
+    grads, weights = zip(*grads_and_vars)
+    clipped, _ = tf.clip_by_global_norm(grads, 3.)
+    scaled = [0.01 * grad for grad in clipped[:2]] + clipped[2:]
+    return tf.train.GradientDescentOptimizer(0.01).apply_gradients(zip(scaled, weights))
+  return update

@@ -13,6 +13,7 @@ import pytest
 import towers
 from tests.gallery.field.repositories import Missing, load, within
 from tests.gallery.field.signals import by_all
+from tests.gallery.programs import cross_entropy
 from towers.tensorflow_v1 import tf
 
 FEATURES, NODES, CLASSES = 20, 30, 4
@@ -33,6 +34,8 @@ DCRNN = dict(
     max_diffusion_step=2, cl_decay_steps=10, filter_type='dual_random_walk', horizon=3,
     num_nodes=len(ROADS), num_rnn_layers=2, rnn_units=4, seq_len=3, use_curriculum_learning=True,
     input_dim=2, output_dim=1)
+QUANTILES = dict(num_tau_samples=5, num_tau_prime_samples=4, num_quantile_samples=3,
+                 quantile_embedding_dim=8)
 GAME = dict(env_name='game', env_type='simple', screen_width=36, screen_height=36,
             cnn_format='NHWC', dueling=True)
 SCREEN, ALONE = (84, 84), types.SimpleNamespace(Get_size=lambda: 1, Get_rank=lambda: 0)
@@ -240,4 +243,39 @@ def curiosity():
              made.ph_ret_int, made.ph_ret_ext, made.ph_oldnlp)
     return towers.fed({**dict(zip(names, batch)), made.ph_cliprange: 0.1,
                        policy.ph_mean: MEAN, policy.ph_std: SPREAD}, made._losses[0])
+  return model
+
+
+def quantiles():
+  net = load('dopamine', 'dopamine.agents.implicit_quantile.implicit_quantile_agent')
+
+  def model(batch, is_training):
+    replay = types.SimpleNamespace(batch_size=batch['rewards'].shape[0].value, **batch)
+    with mock.patch.object(net.ImplicitQuantileAgent, '_build_replay_buffer', lambda *_: replay):
+      made = net.ImplicitQuantileAgent(None, 3, **QUANTILES)
+    return made._train_op[1]
+  return model
+
+
+def load_graph_nets():
+  pytest.importorskip('sonnet')
+  net, graphs, utils = load('graph_nets', *(
+      'graph_nets.' + name for name in ('demos.models', 'graphs', 'utils_tf')))
+  utils.tree = tf.nest  # Which is the same.
+  return net, graphs, utils
+
+
+def graph_nets():
+  net, graphs, utils = load_graph_nets()
+
+  def model(batch, is_training):
+    nodes, sizes, wanted, states = batch
+    mask = tf.sequence_mask(sizes, nodes.shape[1])
+    graph = utils.fully_connect_graph_dynamic(graphs.GraphsTuple(
+        nodes=tf.boolean_mask(nodes, mask), globals=states, edges=None, senders=None,
+        receivers=None, n_node=sizes, n_edge=tf.zeros_like(sizes)))
+    *_, found = net.EncodeProcessDecode(None, 2, 1)(utils.set_zero_edge_features(graph, 1), 2)
+    losses = cross_entropy(tf.boolean_mask(wanted, mask), found.nodes)
+    shape = tf.shape(mask, out_type=tf.int64)
+    return towers.Weighted(tf.scatter_nd(tf.where(mask), losses, shape), mask)
   return model
