@@ -118,6 +118,12 @@ def test_a_users_own_modules_stay_theirs(python, tmp_path):
   assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize('name', ['optimizers.AdamWOptimizer', 'data.load'])
+def test_what_the_docs_name_in_a_package_needs_no_import_of_its_own(name):
+  output_of('-c', f'import sys, towers\nassert "towers.{name.split(".")[0]}" not in sys.modules\n'
+                  f'towers.{name}')
+
+
 @pytest.mark.parametrize('first, second', [
     ('staging.area', 'towers.staging.area'), ('towers.models.layers', 'models.layers')])
 def test_a_package_of_a_checkout_is_one_module_under_both_names(first, second):

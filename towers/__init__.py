@@ -51,6 +51,7 @@ _PUBLIC = {
     'padded': 'towers.data.padding',
     'train': 'towers.training.train',
 }
+_PACKAGES = 'data', 'optimizers'  # Which import towers does not load either.
 _OF_EXTRAS = {'check_inputs': 'towers.check_inputs', 'from_tfds': 'towers.data.from_tfds'}
 __all__ = list(_PUBLIC)
 
@@ -111,6 +112,8 @@ def _search(name: str) -> List[str]:
 
 
 def __getattr__(name: str) -> Any:
+  if name in _PACKAGES:
+    return importlib.import_module(f'{__name__}.{name}')
   if name in _OF_EXTRAS:
     return importlib.import_module('towers.extras').load_extra(_OF_EXTRAS[name])
   if name not in _PUBLIC:
@@ -123,4 +126,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> List[str]:
-  return sorted({*globals(), *_PUBLIC})
+  return sorted({*globals(), *_PUBLIC, *_PACKAGES})

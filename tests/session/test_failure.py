@@ -35,7 +35,7 @@ def test_a_map_function_that_raises_names_the_towers_it_feeds(mode, depth, tower
       parse_example=faulty_run.on_rows(faulty_run.fail, faulty_run.ROW))
   message = fail_of(small.Run(mode=mode, depth=depth, batch_size=4, train=train))
   assert message.startswith(f'The input of {towers} (split train) failed in ')
-  assert ': ValueError: record 5 is damaged. Checkpoints from before are whole' in message
+  assert ': ValueError: record 5 is damaged. Correct the data: a run' in message
 
 
 def test_a_validation_split_that_ends_early_is_named():

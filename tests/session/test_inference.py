@@ -532,3 +532,12 @@ def test_the_direction_of_the_best_is_the_same_wherever_it_is_said(tmp_path, cap
   for best_metric, step in ((None, largest), ('min:distance', smallest)):
     assert towers.evaluate(folder, distant, small.random_examples(11, seed=1), device='cpu',
                            best_metric=best_metric)['distance'] == pytest.approx(found[step])
+  capsys.readouterr()
+  for path in tmp_path.glob(f'model.ckpt-{largest}.*'):
+    path.unlink()
+  second = max(set(kept) - {largest}, key=found.get)
+  with program.session() as session:
+    assert session.restore(folder, best=True).endswith(f'-{second}')
+  said = capsys.readouterr().err
+  assert f'best validation any more, distance {found[largest]:.4f} after step {largest}: ' in said
+  assert f'that of step {second} is the best that is kept' in said

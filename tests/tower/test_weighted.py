@@ -132,7 +132,7 @@ def of_any_rank(values):
   return tf.placeholder_with_default(values, None)
 
 
-@pytest.mark.nightly(but=['0', '1', '11', '13'])
+@pytest.mark.nightly(but=['0', '1', '12', '15'])
 @pytest.mark.parametrize('change, message', [
     (lambda losses, weights: towers.Weighted(losses, weights[:, :1]),
      r'weights of the shape \(.*, 1\) for values of'),
@@ -148,16 +148,27 @@ def of_any_rank(values):
     (lambda losses, weights: (losses[:, 0], dict(hits=losses)), r'towers\.Weighted'),
     (lambda losses, weights: (losses[:, 0], dict(mean=tf.reduce_mean(losses))), 'metric mean has'),
     (lambda losses, weights: (losses[:, 0], dict(loss=losses[:, 0])), "called 'loss'"),
+    (lambda losses, weights: (losses[:, 0], dict(examples=losses[:, 0])), "called 'examples'"),
+    (lambda losses, weights: tf.reduce_mean(towers.Weighted(losses, weights)), 'return it as it'),
     (lambda losses, weights: (losses[:, 0], dict(hits=of_any_rank(losses))),
      r'The metric hits has .*:0 of an unknown .*: write value.set_shape\(\[None\]\) for one value'),
     (lambda losses, weights: of_any_rank(losses), 'loss of the model has .* of an unknown number'),
     (lambda losses, weights: towers.Weighted(losses, of_any_rank(weights)), 'of an unknown number'),
     (lambda losses, weights: (losses[:, 0], dict(auc=towers.Whole(np.mean, [of_any_rank(losses)]))),
      'metric auc has .* of an unknown number'),
-], ids=range(15))
+], ids=range(17))
 def test_shapes_that_do_not_fit_are_refused(change, message):
   with pytest.raises(UsageError, match=message):
     small.Run(model=changed(change), **SETTINGS)
+
+
+@pytest.mark.parametrize('scale', [
+    lambda loss: loss * 0.5, lambda loss: 0.5 * loss, lambda loss: np.float32(0.5) * loss,
+    lambda loss: tf.constant(0.5) * loss, lambda loss: loss / 2], ids=range(5))
+def test_a_factor_scales_a_loss_with_weights(scale):
+  expected = train(changed(lambda losses, weights: towers.Weighted(losses * 0.5, weights)))[0]
+  model = changed(lambda losses, weights: scale(towers.Weighted(losses, weights)))
+  np.testing.assert_allclose(train(model)[0], expected, rtol=1e-6)
 
 
 def test_a_metric_without_any_weight_has_no_mean():

@@ -88,6 +88,9 @@ def test_a_run_that_is_stopped_ends_as_a_run_ends_and_goes_on(settings, when, at
   assert stopped == stops.acted < STEPS and stops.calls[-1] == ('on_end', stopped)
   assert result['stopped'] == ('seen enough' if when == 'on_step' else 'a callback ended it')
   assert result['validation_examples'] == 11 and list_steps(str(tmp_path / 'parts'))[0] == stopped
+  [*_, last] = validations = read(tmp_path / 'parts')[1]
+  assert last['step'] == stopped and last['loss'] == result['validation_loss']
+  assert result['best'] == min(validations, key=lambda validation: validation['loss'])
   resumed, rest = train(tmp_path / 'parts', settings=settings)
   assert stops.losses + rest.losses == of_whole.losses
   assert_same(read(tmp_path / 'parts'), read(tmp_path / 'whole'))

@@ -104,6 +104,10 @@ def find_best(folder: str, metric: Optional[str], *, or_newest: bool = True) -> 
     raise UsageError(f'{folder} has no best checkpoint: no validation of one has a '
                      f'{history.metric.name} that is a number. Write '
                      f"session.restore('{folder}') for the newest one.")
+  if found and history.best_first()[0] not in steps:
+    write_line(f'WARNING: no checkpoint in {folder} is of the best validation any more, '
+               f'{history.describe_best()}: that of step {found[0]} is the best that is kept',
+               sys.stderr)
   return (found + steps)[0]
 
 
@@ -219,9 +223,10 @@ class Checkpoints:
       self.saved_step = snapshot.step
       return
     # Formatted now, since the loop may add to the history meanwhile.
-    text, best_first = (history.format(), history.best_first()) if history else ('', [])
+    text = history.format() if history else ''
+    orders = [history.best_first(undue=undue) for undue in (True, False)] if history else []
     self._writing_step = snapshot.step
-    self._writing = self._thread.submit(self._write, snapshot, text, best_first)
+    self._writing = self._thread.submit(self._write, snapshot, text, orders)
 
   def write_history(self, history: History) -> None:
     """Writes the history alone."""
@@ -283,8 +288,8 @@ class Checkpoints:
       self._warn(text)
     return point
 
-  def _write(self, snapshot, text, best_first):
-    """Writes a checkpoint, whole or not at all, in a thread."""
+  def _write(self, snapshot, text, orders):
+    """Writes a checkpoint, whole or not at all, in a thread; keeps the best of each order."""
     try:
       constants = dict(self._constants)
       if self._inputs is not None:
@@ -303,9 +308,9 @@ class Checkpoints:
       self.saved_step = snapshot.step
       self.reason = ''
       try:
-        self._forget_oldest(snapshot.step, best_first)
+        self._forget_oldest(snapshot.step, orders)
       except OSError:  # Once more, since the checkpoint is there, and would not be named.
-        self._forget_oldest(snapshot.step, best_first)
+        self._forget_oldest(snapshot.step, orders)
     except (OSError, tf.errors.OpError) as error:
       is_there = self.saved_step == snapshot.step
       fault = ('is written, but cannot be named in the file checkpoint of' if is_there else
@@ -319,7 +324,7 @@ class Checkpoints:
     finally:
       self._writing_step = None
 
-  def _forget_oldest(self, written, best_first):
+  def _forget_oldest(self, written, orders):
     """Writes the state file, then deletes all checkpoints but the newest ones and the best.
 
     A checkpoint newer than the one just written is damaged, or the run would have resumed from it.
@@ -327,7 +332,8 @@ class Checkpoints:
     """
     steps = [step for step in list_steps(self.folder) if step <= written]
     kept = steps[:self._keep]
-    kept += [step for step in best_first if step in steps][:1]
+    for best_first in orders:
+      kept += [step for step in best_first if step in steps][:1]
     names = [f'{PREFIX}-{step}' for step in sorted(set(kept))]
     newest = f'{PREFIX}-{written}'
     state = f'model_checkpoint_path: "{newest}"\n' + ''.join(

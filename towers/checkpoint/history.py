@@ -5,7 +5,8 @@
 
 The best step, early stopping and the lowered learning rate all follow from it. It is written before
 the checkpoint that it belongs to. A run that resumes drops what lies after its checkpoint, since
-that will happen again, and so knows exactly what the uninterrupted run knew at that step.
+that will happen again, and the validation by which it ended early, if that was not due: so it knows
+exactly what the uninterrupted run knew at that step.
 """
 
 import math
@@ -26,7 +27,7 @@ HISTORY = 'history.json'
 MOST_ROLLBACKS = 3
 _RATE_FACTOR = 0.5
 _SCHEMA = dict(validations=[{'step': int, str: float}], rollbacks=[dict(step=int, to=int)],
-               metric=(str, None), length=(str, None))
+               metric=(str, None), length=(str, None), undue=(int, None))
 
 
 class History:
@@ -48,14 +49,17 @@ class History:
     self._patience = patience
     self._validations: List[Dict[str, Any]] = []
     self._rollbacks: List[Dict[str, int]] = []
+    self._undue: Optional[int] = None  # The step of a validation that only the end asked for.
 
-  def add(self, step: int, means: Dict[str, float]) -> None:
-    """Adds a validation of the weights after `step` updates."""
+  def add(self, step: int, means: Dict[str, float], *, is_due: bool = True) -> None:
+    """Adds a validation of the weights after `step` updates; a run that goes on drops one that was
+    not due."""
     name = self.metric.name
     if name in means and np.ndim(means[name]):
       raise UsageError(f'best_metric={name} is an array of the shape '
                        f'{list(np.shape(means[name]))}: choose a metric that is a number.')
     self._validations.append(dict(find_numbers(means), step=step))
+    self._undue = None if is_due else step
 
   def roll_back(self, step: int, to: int) -> None:
     """Adds a rollback from `step` to `to`, and drops the validations between them."""
@@ -76,11 +80,12 @@ class History:
     """The factor of the learning rate after all rollbacks."""
     return _RATE_FACTOR ** len(self._rollbacks)
 
-  def best_first(self) -> List[int]:
-    """Returns the steps of all validations, the best one first; without those that are NaN."""
+  def best_first(self, *, undue: bool = True) -> List[int]:
+    """Returns the steps of all validations, the best one first; without those that are NaN, and
+    perhaps without one that was not due."""
     name, sign = self.metric.name, self.metric.sign
     values = [(sign * validation.get(name, math.nan), validation['step'])
-              for validation in self._validations]
+              for validation in self._validations if undue or validation['step'] != self._undue]
     return [step for _, step in sorted(pair for pair in values if pair[0] < math.inf)]
 
   @property
@@ -114,7 +119,7 @@ class History:
   def content(self) -> Dict[str, Any]:
     """All of it, as JSON has it."""
     return dict(validations=self._validations, rollbacks=self._rollbacks,
-                metric=str(self.metric), length=self.length)
+                metric=str(self.metric), length=self.length, undue=self._undue)
 
   def format(self) -> str:
     """Returns the text of the file."""
@@ -149,8 +154,7 @@ class History:
       before = _read_metric(found.get('metric') or '')
       if before.name == self.metric.name and before.mode != self.metric.mode and self._validations:
         warn(f'The best validation in {folder} was {before.describe()}, and is '
-             f'{self.metric.describe()} now: {self.describe_best()}. Where that has no checkpoint '
-             'any more, the best that has one is taken.')
+             f'{self.metric.describe()} now: {self.describe_best()}')
 
   def read_beside(self, path: str, step: int) -> None:
     """Reads the history beside a checkpoint, of that step; says so where there is none."""
@@ -169,8 +173,8 @@ class History:
     self._validations = [{name: value if name == 'step' else float(value)
                           for name, value in validation.items()}
                          for validation in content['validations']]
-    self._rollbacks = content['rollbacks']
-    self.drop_after(step)
+    self._rollbacks, self._undue = content['rollbacks'], content.get('undue')
+    self.drop_after(step - (self._undue == step))
 
   def drop_after(self, step: int) -> None:
     """Drops what comes after `step` updates, for a run that goes on from there."""

@@ -241,10 +241,10 @@ def _explained(name: str, find_place: Callable[[], str] = str) -> Iterator[None]
     yield
   except RUN_ERRORS as error:
     raise UsageError(
-        f'{name}: a first look at the data set fails{find_place()}: {find_reason(error)}. If it '
-        'needs a table, make that in a function, which makes the data set too. If it needs '
-        'variables of the program, give num_examples and set all shapes: then nothing is read '
-        'before the program starts.') from None
+        f'{name}: a first look at the data set fails{find_place()}: {find_reason(error)}. '
+        'If it needs a table that this look does not have, make that in a function, which makes '
+        'the data set too; if variables of the program, give num_examples and set all shapes: then '
+        'nothing is read before the program starts.') from None
 
 
 def _count(dataset: Any, count_file: Optional[str], name: str) -> int:

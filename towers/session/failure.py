@@ -83,14 +83,14 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
   if feed:
     fix = ("Examples of unequal sizes are padded by towers.padded(examples, pad_to='batch')."
            if _UNEQUAL.search(cause) else
-           'Checkpoints from before are whole: correct the data, and start the run again to resume '
-           'from there.')
+           'Correct the data: a run that has saved and starts again resumes from there.')
     return RunError(f'{feed} failed {when}: {cause}. {fix}')
   tower = next(filter(None, map(_TOWER.match, nodes)), None)
   label = _LABEL.search(cause)
   if tower and label:
     return UsageError(f'Tower {tower[1]} got the label {label[1]}, and its model knows those in '
-                      f'{label[2]}: correct the labels, or give the model more classes.')
+                      f'{label[2]}: correct the labels, or give the model more classes. To '
+                      'one that a weight of 0 leaves out give another: tf.maximum(labels, 0).')
   if tower:
     return RunError(f'Tower {tower[1]} failed {when}, in the op '
                     f'{_format_named(program, tower[0])}: {advise_size(cause, program.towers[0])}')

@@ -35,6 +35,9 @@ class ScalarLoss(UsageError):
   """A mean over a batch, of which rows that fill it up cannot be left out."""
 
 
+_TAKEN = 'loss', 'step', 'examples'  # By results and histories, for what is no metric.
+
+
 class Weighted(NamedTuple):
   """A loss or metric whose values count by weights: sum(weights * values) / sum(weights).
 
@@ -65,6 +68,24 @@ class Weighted(NamedTuple):
   def __rmul__(self, factor):
     return self * factor
 
+  def __truediv__(self, divisor):
+    return self._replace(values=self.values / divisor)
+
+
+class _NoTensor(UsageError, TypeError):  # By a TypeError an operator of a tensor asks the other.
+  pass
+
+
+def _refuse_tensor(weighted: Weighted, *_: Any, **__: Any) -> None:
+  """Refuses what TensorFlow would make of the two parts: a tensor with one more axis."""
+  raise _NoTensor('The model computes with a towers.Weighted as if it was a tensor: return it as '
+                  'it is, for its mean is over the weights of all towers; or compute with its '
+                  'values before.')
+
+
+tf.register_tensor_conversion_function(Weighted, _refuse_tensor, 0)
+Weighted.__array_ufunc__ = None  # type: ignore[attr-defined] # So do numbers of NumPy.
+
 
 def sum_returned(returned: Any, batch: Batch) -> 'Sums':
   """Returns the sums over a batch's examples of what a model has returned for it, see `Model`.
@@ -83,9 +104,9 @@ def sum_returned(returned: Any, batch: Batch) -> 'Sums':
                      "losses, {'hits': hits}.")
   losses = _name_losses(loss)
   for name in metrics:
-    if name == 'loss' or name in losses:
-      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss '
-                       'is a metric already: choose another name.')
+    if name in _TAKEN or name in losses:
+      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and a metric '
+                       "already, or of a result's own number: choose another name.")
   sums, are_several = Sums(batch), isinstance(loss, (list, dict))
   for name, value in losses.items():
     which = f'The loss {name!r}' if are_several else 'The loss'

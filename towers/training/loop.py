@@ -199,11 +199,10 @@ class Loop:
         self.save_last()
         raise
     began, self._running, self._began = self._began, None, None
-    # Where it was not due a run that goes on from here must not find it.
     is_due = (self._timetable.validate_every.is_due(running.step) or
               running.step >= self._timetable.total_steps)
-    if is_due and not self._history.has_validated(running.step):
-      self._history.add(running.step, means)
+    if not self._history.has_validated(running.step):
+      self._history.add(running.step, means, is_due=is_due)
       self._has_news = True
       if self._history.is_best:
         self._save(began if began and began.step < self._session.step else None)
