@@ -228,6 +228,29 @@ def test_as_long_as_something_goes_forward_nobody_is_missed_and_then_at_once(tol
     wait_until(lambda: told, 5)
 
 
+@pytest.mark.parametrize('call, progress, is_told', [
+    ('training after 3 steps', 0, True), ('training after 3 steps', 1, False),
+    ('validation after 3 steps', 0, False), ('', 0, False)])
+def test_calls_that_wait_for_each_other_end_the_chief(call, progress, is_told, told, monkeypatch):
+  monkeypatch.setattr(meeting_module, '_SECONDS_APART', 1.0)
+  with meet(0, 3) as (peers, others), peers.watched(60):
+    peers.find_call = lambda: ('validation after 3 steps', 7)
+    others[0].send(call=['', 0])  # It computes by itself.
+    for number in range(25):
+      others[1].send(call=[call, 5 + progress * number])
+      time.sleep(0.1)
+  assert bool(told) == is_told
+  if is_told:
+    assert re.match(r'Workers wait for each other in different calls for 1 s: worker 0 \S+ is in '
+                    r'validation after 3 steps, worker 2 \S+ is in training after 3 steps\.', told[0])
+
+
+def test_a_worker_says_which_call_it_is_in():
+  with meet(1, 2) as (peers, [chief]):
+    peers.find_call = lambda: ('training after 3 steps', 5)
+    assert chief.read('call') == ['training after 3 steps', 5]
+
+
 def test_after_the_end_nobody_is_missed(told):
   with meet(0, 2) as (peers, [other]):
     with peers.watched(60):

@@ -47,6 +47,7 @@ from towers.workers.worker import Worker, join_workers
 
 Self = TypeVar('Self', bound='OpenSession')
 
+_TOGETHER = 'the first step', 'training', 'validation'  # Of which each needs all workers.
 _MOST_SECONDS_OF_A_STEP = 30.0  # That another thread takes, before a call says that it waits.
 
 
@@ -119,6 +120,7 @@ class OpenSession(SessionInterface):
         self._worker = worker or closing.enter_context(self._join(startup))
         if self._worker is not None:
           self._worker.compare_graphs(self.program.graph, startup)
+          self._worker.peers.find_call = self._find_call
         startup.begin('variables', 'starting the variables')
         if self._has_watchdog:
           closing.enter_context(self.watchdog)
@@ -405,6 +407,14 @@ class OpenSession(SessionInterface):
                            'towers.from_stream takes.')
     finally:
       self._waiting.pop()
+
+  def _find_call(self):
+    """Returns the call of all workers that this one is in, and how often it has run; ('', 0) for
+    none, or one that a worker makes alone."""
+    engine = self.watchdog.engine
+    if engine is None or engine.activity not in _TOGETHER:
+      return '', 0
+    return f'{engine.activity} after {engine.step} steps', engine.runs
 
   def _note_outside_run(self):
     """Gives a run that is not of a call the first values too; the next call sees what it did."""

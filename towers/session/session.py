@@ -135,7 +135,7 @@ class Session(OpenSession):
 
     A validation tower measures it beside the steps that are given it, see `take_step`.
     """
-    with self._called() as engine:
+    with self._called('validation') as engine:
       return engine.begin_pass()
 
   def finish_validation(self, validation_pass: ValidationPass,

@@ -6,7 +6,7 @@ until one of the two processes ends. Until its server starts, the chief listens 
 
   worker ── rank, token ───────► chief      once
   worker ◄── missing, gone ───── chief      twice a second, and at once when one has ended
-  worker ── nothing ───────────► chief      twice a second
+  worker ── call ──────────────► chief      twice a second: which one it is in
   worker ── value ─────────────► chief      what all are to know, such as flags, data and graphs
   worker ◄── values of all ───── chief      once all have sent theirs
 
@@ -15,7 +15,7 @@ of those that are missing or gone stand for the others, and of values that are e
 A connection that ends tells that the process has: this counts at once and for good, since a worker
 that starts again alone cannot join in the middle of a step. One that is silent is stopped, or its
 machine too busy, or the network gone: this counts after a time. While steps make progress, no
-worker counts as gone.
+worker counts as gone. Those that stay in different calls wait for each other, and the chief ends.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ import json
 import socket
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError, first_few
 from towers.placement.cluster import TOKEN, Cluster, listen
-from towers.process.run_error import WorkerGone, end_process
+from towers.process.run_error import RunError, WorkerGone, end_process
 from towers.process.threads import start_thread
 from towers.workers.connection import Connection, encode
 
@@ -43,6 +43,8 @@ _SECONDS_BETWEEN_LOOKS = 0.01
 # Who have not said yet who they are: so many, and two for each worker.
 _MOST_UNKNOWN = 16
 _SECONDS_TO_SEE = 5.0
+# In which workers in different calls may still come together.
+_SECONDS_APART = 30.0
 # After a longer pause this process itself has stood still, and heard nobody.
 _SECONDS_OF_A_PAUSE = 2.0
 
@@ -55,6 +57,8 @@ class Peers:
     gone: once all have met, why others are gone, in words, by rank; the first to end comes first,
       and the chief tells others the first few.
     is_busy: returns whether steps make progress, so that no worker counts as gone.
+    find_call: returns the call of all workers in which this one is, in words, and a number that
+      rises with its progress; ('', 0) for none.
   """
 
   def __init__(self, cluster: Cluster, *, tell: Callable[[str], Any] = write_line):
@@ -62,6 +66,9 @@ class Peers:
     self.missing: List[int] = list(range(1, len(cluster.addresses))) if cluster.is_chief else [0]
     self.gone: Dict[int, str] = {}
     self.is_busy: Callable[[], bool] = lambda: False
+    self.find_call: Callable[[], Tuple[str, int]] = lambda: ('', 0)
+    # Of the chief: by rank the call that a worker is in, and since when without progress.
+    self._calls: Dict[int, Tuple[List[Any], float]] = {}
     self._cluster, self._tell = cluster, tell
     self._changed = threading.Condition()
     self._thread: Optional[threading.Thread] = None
@@ -286,6 +293,8 @@ class Peers:
     if self._cluster.is_chief:
       if 'value' in message:
         self._add(rank, message['value'])
+      if 'call' in message:
+        self._note_call(rank, message['call'])
       return
     if 'refusal' in message:
       self._refusal = str(message['refusal'])
@@ -338,9 +347,27 @@ class Peers:
       if now - before > _SECONDS_OF_A_PAUSE:
         for connection in self._connections.values():
           connection.heard_at = now
+      self._note_call(0, list(self.find_call()))
+      self._end_if_apart(now)
       self._miss({rank: f'does not answer for {now - connection.heard_at:.0f} s (worker_seconds)'
                   for rank, connection in self._connections.items()
                   if now - connection.heard_at >= self._limit_seconds})
+
+  def _note_call(self, rank, call):
+    if rank not in self._calls or self._calls[rank][0] != call:
+      self._calls[rank] = call, time.monotonic()
+
+  def _end_if_apart(self, now):
+    """Ends the chief's process if workers wait in calls that wait for each other."""
+    waiting = {call: rank for rank, ((call, _), since) in reversed(sorted(self._calls.items()))
+               if call and now - since > _SECONDS_APART}
+    if self._is_watched and len(waiting) > 1:
+      shown = ', '.join(f'{self._cluster.describe(rank)} is in {call}'
+                        for call, rank in sorted(waiting.items(), key=lambda item: item[1]))
+      end_process(f'Workers wait for each other in different calls for {_SECONDS_APART:g} s: '
+                  f'{shown}. All of them take every step and every validation together: call '
+                  'session.train and session.validate in all, and let the chief alone write what '
+                  'they return.', RunError.exit_code)
 
   def _miss(self, gone):
     """Takes who is gone, and soon tells all others who is missing or gone, of many at once."""
@@ -351,7 +378,7 @@ class Peers:
 
   def _tell_others(self):
     self._has_news = False
-    line = encode()
+    line = encode(call=self.find_call())
     if self._cluster.is_chief:
       missing, more_missing = first_few(self.missing)
       gone, more_gone = first_few(list(self.gone.items()))
