@@ -20,7 +20,7 @@ import math
 from typing import Any, List, NamedTuple, Optional
 
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 # Where height and width stand in `[batch, height, width, channels]` and in `[batch, channels,
 # height, width]`.
@@ -130,7 +130,7 @@ class Layers(NamedTuple):
       return self._convolve(x, pointwise, 1, 'SAME')
 
   def batch_norm(self, x, *, name, momentum=0.9, epsilon=1e-5):
-    """Batch normalisation with scale and offset, see `towers.tower.batch_norm_layer`."""
+    """Batch normalisation with scale and offset, see `towers.tower.batch_norm.layer`."""
     return batch_norm(x, self.is_training, name=name, momentum=momentum, epsilon=epsilon,
                       data_format=self.data_format)
 

@@ -53,7 +53,7 @@ ROOMS = [
 ]
 # The zoo stands beside the house: it needs four modules of it, and none of them needs the zoo.
 ZOO_IMPORTS = ('models', 'towers.tensorflow_v1', 'towers.base.usage_error',
-               'towers.tower.all_towers', 'towers.tower.batch_norm_layer')
+               'towers.tower.all_towers', 'towers.tower.batch_norm.layer')
 # Where a flag names a model of the zoo.
 ZOO_IS_NAMED = ('towers.settings.table', 'towers.cli.jobs', 'examples', 'benchmarks')
 # What training does without: no file of the middle imports them, and none of them another.

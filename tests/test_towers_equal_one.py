@@ -19,7 +19,7 @@ from tests.harness.covering import cover
 from tests.harness.sounds import recognise, sorted_sounds, sounds
 from towers.placement.counters import get_examples_seen
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 NUM_STEPS = 7
 BATCH = 20

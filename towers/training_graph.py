@@ -129,7 +129,7 @@ class TrainingGraph:
           validation, devices.names[-1:] if settings.validation_tower else devices.names,
           self.plan.micro_batch_size,
           last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')
-    is_training, is_validating = self._build_batches(validation_feed)
+    self.batches, is_training, is_validating = self._build_batches(validation_feed)
 
     store = build_variable_store(
         devices=train_devices, placement=self.placement.kind, seed=settings.seed, rank=workers.rank)
@@ -152,7 +152,7 @@ class TrainingGraph:
     elif settings.init_from is not None:
       self.warm_start = WarmStart(settings.init_from, self._variables)
 
-    self._build_gradients(accumulate)
+    self._build_gradients()
     self._build_update()
     self.validation = None
     if validation_feed is not None:
@@ -244,26 +244,24 @@ class TrainingGraph:
     return build_feed(inputs, devices=devices, staging_depth=depth)
 
   def _build_batches(self, validation_feed):
-    """Builds the towers' batches; returns whether they train, and the switch or None without."""
+    """Returns the towers' batches, whether they train, and the switch or None without."""
     if not validation_feed or self.given.validation_tower:
       if validation_feed:
         check_alike(self.feed, validation_feed)
-      self.batches = build_batches(self.feed)
-      return True, None
+      return build_batches(self.feed), True, None
     with tf.device(HOST):  # Kernels of GPUs take predicates from there.
       is_validating = tf.placeholder_with_default(False, [], 'is_validating')
       is_training = tf.logical_not(is_validating)
-    self.batches = build_switched_batches(self.feed, validation_feed, is_validating=is_validating)
-    return is_training, is_validating
+    batches = build_switched_batches(self.feed, validation_feed, is_validating=is_validating)
+    return batches, is_training, is_validating
 
-  def _build_gradients(self, accumulate):
+  def _build_gradients(self):
     """Builds the mean gradients over the global batch, clipped if asked."""
     given = self.given
     # NCCL refuses two ranks on one GPU.
     shares_gpu = bool(self.devices.memory.num_logical) and given.collective == 'auto'
     mean = average_gradients(
-        self.towers, accumulate=accumulate, workers=self.workers,
-        collective='ring' if shares_gpu else given.collective,
+        self.towers, workers=self.workers, collective='ring' if shares_gpu else given.collective,
         fusion_bytes=int(given.fusion_megabytes * 1e6), wire=given.wire)
     if self.precision is not None:
       mean = unscale_gradients(mean, self.precision.loss_scale)

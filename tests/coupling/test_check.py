@@ -15,7 +15,7 @@ from tests.harness.in_process_cluster import InProcessCluster
 from towers.coupling import check, fed_towers
 from towers.session import engine
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 IS_TF1 = tf.__version__.startswith('1.')
 # The course that its loop takes on this batch is that of all its parts, where these are two.

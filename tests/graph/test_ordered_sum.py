@@ -7,7 +7,7 @@ from tests.harness import small
 from towers.graph.ordered_sum import add_all
 from towers.placement.devices import build_devices, build_session_config
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 # From left to right they are 0; beginning with the last one, 1.
 TERMS = (1.0, 1e8, -1e8)

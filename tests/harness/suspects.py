@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.harness import small
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 
 def centred(batch, is_training):

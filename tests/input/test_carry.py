@@ -11,7 +11,7 @@ from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.input.resume_point import ResumePoint
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 NUM, BATCH = 53, 16
 

@@ -9,7 +9,7 @@ from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.plan import build_plan
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 from towers.training.reporting.describe import describe_batch
 
 

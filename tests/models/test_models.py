@@ -119,7 +119,7 @@ def test_two_towers_train_all_weights(name, monkeypatch):
     with tf.Session(config=build_session_config(program.devices)) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       engine = Engine(session, program)
-      engine.start(0)
+      engine.start()
       before = session.run(weights)
       assert np.isfinite(engine.take_step())
       changed = [(new != old).any() and np.isfinite(new).all()

@@ -169,7 +169,8 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
       assert (run.session_config.inter_op_parallelism_threads == -1) == is_gathered
       losses = [run.train() for _ in range(7)]
       told.append([losses, run.validate(), [run.train() for _ in range(2)]])
-      run.engine.start(3)
+      run.engine.step = 3
+      run.engine.start()
       told[-1] += [run.train(), run.weights()['hidden/weights'].tolist()]
   assert told[0] == told[1]
   # An input that is not staged needs threads.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.harness import small
-from tests.tower.batch_norm import test_join_moments
+from tests.tower.batch_norm import test_moving_averages
 from tests.update import test_nan_guard
 from towers.placement.replicas import REPLICAS
 from towers.process.run_error import RunError
@@ -33,7 +33,7 @@ def embedded(batch, is_training):
   both = tf.Variable(tf.ones([small.NUM_FEATURES, 2]), name='both')
   looked_up = tf.gather(table, labels) * tf.reduce_sum(tf.gather(both,
                                                                  [0, 1])) * tf.reduce_sum(both)
-  return test_join_moments.model((features + 0.01 * looked_up, labels), is_training)
+  return test_moving_averages.model((features + 0.01 * looked_up, labels), is_training)
 
 
 # Kinds of batch norm that are no tower's on the whole batch, and gradients of both kinds.
@@ -41,8 +41,8 @@ CASES = {
     'sparse, clipped, accumulated': dict(
         model=embedded, batch_norm='sync', batch_size=12, accumulate=3, clip_norm=0.3,
         train=small.random_examples(24)),
-    'batch norm, mean': dict(model=test_join_moments.model, batch_norm='mean', mode='next'),
-    'batch norm, first': dict(model=test_join_moments.model, mode='shard', depth=2)}
+    'batch norm, mean': dict(model=test_moving_averages.model, batch_norm='mean', mode='next'),
+    'batch norm, first': dict(model=test_moving_averages.model, mode='shard', depth=2)}
 
 
 def take_steps(placement, **settings):

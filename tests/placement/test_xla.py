@@ -59,7 +59,7 @@ import numpy as np
 import towers
 from towers.tensorflow_v1 import count_compiled, tf
 from tests.harness import small
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 def model(batch, is_training):
   features, labels = batch
@@ -143,7 +143,7 @@ towers.placement.host.is_gpu = lambda device: True
 from towers.tensorflow_v1 import count_compiled, tf
 import towers
 from tests.harness import small
-from towers.tower import batch_norm_layer as layer
+from towers.tower.batch_norm import layer
 layer.compiles = lambda kind, precision: True
 
 def model(batch, is_training):

@@ -3,18 +3,13 @@
 That a step in micro-batches is one on the whole batch, `tests/test_towers_equal_one.py` shows.
 """
 
-import types
-from typing import Any
-
 import pytest
 
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input.plan import build_plan
-from towers.reduce.average import average_gradients
 from towers.tensorflow_v1 import tf
-from towers.tower.global_batch import GlobalBatch
 
 
 def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
@@ -31,12 +26,6 @@ def test_sums_stand_with_their_variables_and_are_cleared_behind_the_update():
     assert updates and len(clears) == 7
     for op in clears:
       assert updates <= find_needed([op]), op.name
-
-
-def test_towers_and_their_average_must_be_of_as_many_micro_batches():
-  tower: Any = types.SimpleNamespace(global_batch=GlobalBatch([], 2, 2.0, 1, 3))
-  with pytest.raises(UsageError, match='3 micro-batches a step in build_towers, but 1 in average_'):
-    average_gradients([tower])
 
 
 @pytest.mark.parametrize('settings, words', [

@@ -7,8 +7,8 @@ import pytest
 
 from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.tower.batch_norm.test_join_moments import averages
-from tests.tower.batch_norm.test_join_moments import model as batch_norm_model
+from tests.tower.batch_norm.test_moving_averages import averages
+from tests.tower.batch_norm.test_moving_averages import model as batch_norm_model
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.placement.counters import get_global_step

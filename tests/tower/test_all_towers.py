@@ -12,7 +12,7 @@ from tests.test_towers_equal_one import contrasted, counted, several
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import all_rows, all_sum
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 NUM_STEPS = 5
 WEIGHT = []

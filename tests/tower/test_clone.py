@@ -15,7 +15,7 @@ from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.session import engine
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 IS_1 = tf.__version__.startswith('1.')
 NUM_STEPS = 3

@@ -10,7 +10,7 @@ from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.variables import build_variable_store
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 from towers.tower.towers import build_towers
 
 

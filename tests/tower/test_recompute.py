@@ -16,7 +16,7 @@ from towers.placement.devices import build_devices, build_session_config
 from towers.placement.variables import build_variable_store
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 from towers.tower.towers import build_towers
 
 NUM_LAYERS = 4

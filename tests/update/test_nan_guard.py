@@ -12,7 +12,7 @@ from towers import training_graph
 from towers.placement.replicas import REPLICAS
 from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
+from towers.tower.batch_norm.layer import BATCH_MOMENTS, batch_norm
 from towers.update import apply
 from towers.update.nan_guard import build_is_finite
 

@@ -16,7 +16,7 @@ from tests.harness.in_process_cluster import InProcessCluster
 from tests.test_towers_equal_one import partitioned
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import load_keras, tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 from towers.warm_start.weights_file import check_weights
 
 keras = load_keras()

@@ -242,7 +242,7 @@ def test_calls_that_wait_for_each_other_end_the_chief(call, progress, is_told, t
   assert bool(told) == is_told
   if is_told:
     assert re.match(r'Workers wait for each other in different calls for 1 s: worker 0 \S+ is in '
-                    r'validation after 3 steps, worker 2 \S+ is in training after 3 steps\.', told[0])
+                    r'validation after 3 steps, worker 2 \S+ is in training after 3 steps', told[0])
 
 
 def test_a_worker_says_which_call_it_is_in():

@@ -25,7 +25,7 @@ from towers.graph.source_lines import find_line, format_op
 from towers.placement.devices import build_devices
 from towers.settings.arguments import with_known_names
 from towers.tensorflow_v1 import RUN_ERRORS, tf
-from towers.tower.batch_norm.join_moments import BATCH_NORMS, is_moving_average
+from towers.tower.batch_norm.moving_averages import BATCH_NORMS, is_moving_average
 from towers.tower.model_call import Model
 
 

@@ -30,7 +30,7 @@ from towers.coupling.sides import FEW, divide, exchange
 from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
-from towers.tower.batch_norm_layer import BATCH_SUMS
+from towers.tower.batch_norm.layer import BATCH_SUMS
 from towers.tower.scratch_graph import opened_scratch
 from towers.tower.tower import Tower
 

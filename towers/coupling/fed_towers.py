@@ -28,8 +28,8 @@ from towers.graph.writes import find_step_writes
 from towers.placement.randomness import find_draws, is_random
 from towers.tensorflow_v1 import Graph, Tensor, replaced, tf
 from towers.tower.all_towers import OWN_SUMS, SLOTS, SUMS, TAKES_PART
-from towers.tower.batch_norm.join_moments import find_moments, is_moving_average
-from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUMS
+from towers.tower.batch_norm.layer import BATCH_MOMENTS, BATCH_SUMS
+from towers.tower.batch_norm.moving_averages import find_moments, is_moving_average
 from towers.tower.drawing.draws import ALIGNED_BLOCKS, UNKNOWN_DRAWS
 from towers.tower.tower import Tower
 

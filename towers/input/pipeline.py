@@ -44,8 +44,8 @@ class Inputs(NamedTuple):
     next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for
       instance) and returns one `Batch` per tower.
     initializer: the op that starts all iterators of the split, run with `feed_dict`.
-    feed_dict: `feed_dict(step, plan=None)` is the feed of `initializer` that makes `step` the next
-      one, by the `plan` of a run that has resumed.
+    feed_dict: `feed_dict(step, resumed=None)` is the feed of `initializer` that makes `step` the
+      next one, by the plan of a run that has resumed.
     shards: of the iterators.
     needs_threads: whether a batch is so much work that several threads should share it.
   """
@@ -82,7 +82,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   _check(examples, plan, mode)
   if plan.is_by_hand:
     return _build_by_hand(examples, plan)
-  shuffle &= not plan.is_endless
+  order_seed = seed if shuffle and not plan.is_endless else None
   with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
     arrays = [tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays]
     start = tf.placeholder(tf.int64, [None], 'start')
@@ -99,7 +99,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     initializers: List[Any] = []
     for shard in shards:
       epochs = build_epochs(examples, arrays, start, plan=plan, shard=shard,
-                            seed=seed if shuffle else None, parallel_calls=calls)
+                            seed=order_seed, parallel_calls=calls)
       batches, get_next = parse_batches(epochs, examples, arrays, parallel_calls=calls,
                                         num_rows=plan.micro_batch_size, num_ahead=num_ahead)
       iterator = tf.data.Iterator.from_structure(tf.data.get_output_types(batches),
@@ -124,7 +124,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,
-                order=_choose_order(examples, plan, seed if shuffle else None),
+                order=_choose_order(examples, plan, order_seed),
                 shards=shards, needs_threads=not is_gathered(examples))
 
 

@@ -15,7 +15,7 @@ from towers.placement.counters import get_micro_batch_in_step
 from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
 from towers.tensorflow_v1 import Operation, Variable, tf
-from towers.tower.batch_norm_layer import BATCH_MOMENTS
+from towers.tower.batch_norm.layer import BATCH_MOMENTS
 
 
 def accumulate_gradients(summed: ReducedGradients) -> ReducedGradients:

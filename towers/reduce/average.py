@@ -7,7 +7,6 @@
 from typing import Sequence
 
 from towers.base.garbage_collector import uncollected
-from towers.base.usage_error import check_same_number
 from towers.placement.collectives import FUSION_BYTES
 from towers.placement.workers import ALONE, Workers
 from towers.reduce.accumulate import accumulate_gradients
@@ -18,27 +17,23 @@ from towers.tower.tower import Tower
 
 
 @uncollected()
-def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: Workers = ALONE,
-                      collective: str = 'auto',
-                      fusion_bytes: int = FUSION_BYTES, wire: str = 'float32') -> ReducedGradients:
+def average_gradients(towers: Sequence[Tower], *, workers: Workers = ALONE,
+                      collective: str = 'auto', fusion_bytes: int = FUSION_BYTES,
+                      wire: str = 'float32') -> ReducedGradients:
   """Returns the mean loss and gradients over the global batch; sparse gradients stay sparse.
 
   Args:
     towers: all of this worker.
-    accumulate: micro-batches of a full step, which has one all-reduce.
     workers: that share the global batch, of which this is one.
     collective, wire: as of `towers.Program`.
     fusion_bytes: of gradients that one collective sums.
 
   Raises:
-    UsageError: a collective or a wire that these devices do not have, gradients that none can sum,
-      or another `accumulate` than that of the towers.
+    UsageError: a collective or a wire that these devices do not have, or gradients that none can
+      sum.
   """
-  check_same_number(
-      towers[0].global_batch.num_micro_batches, 'micro-batches a step in build_towers',
-      accumulate, 'in average_gradients', fix='give both the same accumulate.')
   summed = sum_towers(towers)
-  if accumulate > 1:
+  if towers[0].global_batch.num_micro_batches > 1:
     summed = accumulate_gradients(summed)
   summed = divide_by_weights(summed, workers)
   return all_reduce_gradients(summed, workers=workers, collective=collective,

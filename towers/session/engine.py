@@ -1,7 +1,7 @@
 """The engine of a session: its variables, its input, and the runs of the `tf.Session` in a step.
 
 A session alone calls it. Three callables cover a run. Each takes batches out of the staging areas
-and puts the next ones in:
+and puts the next ones in; of a step of several micro-batches another one adds up all but the last:
 
   train                  loss, update, put train
   train + validate       the same, and the sums of the validation tower, put validation
@@ -136,14 +136,14 @@ class Engine:
     self.step = point.step
     self.plan = self.program.plan.resumed_at(point)
 
-  def start(self, step: int) -> None:
-    """Starts all iterators, the training split at `step`, and fills the staging areas."""
-    self.step, self._pass = step, None
+  def start(self) -> None:
+    """Starts all iterators, the training split at the next step, and fills the staging areas."""
+    self._pass = None
     self.validation_moved = self.ran_outside = False
     self.training_moved = self.plan.is_by_hand
     self.activity, is_first = 'warm-up', self.runs == 0
     rows = self.program.feed.start(
-        self.session, step=step, plan=self.plan,
+        self.session, step=self.step, plan=self.plan,
         peeks=is_first and has_parts(self.program) and not self.plan.is_by_hand,
         other=self._validation.feed if is_first and self._validation else None)
     if not is_first:  # What has moved starts one after another, see `build_inputs`.
@@ -189,8 +189,6 @@ class Engine:
 
   def move_back(self) -> None:
     """Starts the training input again where the next step's examples begin, if it has moved."""
-    if self.ran_outside:
-      self.follow()
     if self.plan.is_by_hand:
       raise UsageError('The program takes its batches by hand: write session.train(batch), arrays '
                        'in the structure of an example; or give towers.from_stream a function that '
@@ -257,9 +255,9 @@ class Engine:
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
       return StepResult(loss)
-    return self._refuse(loss, num_examples)
+    return self._try_again(loss, num_examples)
 
-  def _refuse(self, loss, num_examples) -> StepResult:
+  def _try_again(self, loss, num_examples) -> StepResult:
     """Returns what comes of a step whose update the guard has blocked, see `take_step`.
 
     `num_examples` are those of the step where some may be damaged, or None.

@@ -85,7 +85,7 @@ class OpenSession(SessionInterface):
       closing.enter_context(self.opened(startup))
       with self.as_default(), self.explained():
         self._engine.broadcast()
-        self._engine.start(0)
+        self._engine.start()
       self.program.sessions.append(self)
       closing.callback(self.program.sessions.remove, self)
       self._closing = closing.pop_all()
@@ -313,7 +313,7 @@ class OpenSession(SessionInterface):
   def start(self) -> None:
     """Starts the input where the next step's examples begin."""
     with self._called(begins=False) as engine:
-      engine.start(engine.step)
+      engine.start()
 
   def checkpoints_in(self, folder: Optional[str], *, keep: int = 1 << 30,
                      stop_on_full_disk: bool = False, new_data: bool = False,

@@ -76,12 +76,11 @@ class Session(OpenSession):
                        'of your own, with program.session() as session.')
     if batch is not None:
       with self._called() as engine, engine.fed(batch):
-        return self._read(engine.take_step())
-    result = self.take_step()
-    return float(result) if result.not_finite is None else self._read(result)
+        return self._accept(engine.take_step())
+    return self._accept(self.take_step())
 
-  def _read(self, result):
-    """Returns the loss of a step; skips and refuses one that no second try has made finite."""
+  def _accept(self, result):
+    """Returns the loss of a step; skips one that no second try has made finite, and raises."""
     not_finite = result.not_finite
     if not_finite is not None and not not_finite.is_done:
       self.skip()
@@ -247,7 +246,7 @@ class Session(OpenSession):
 
       if taken.updates:
         with engine.calls.running_by(run):
-          self._read(engine.take_step())
+          self._accept(engine.take_step())
       else:
         with engine.averaged() if is_validating else contextlib.nullcontext():
           run(engine.session.run, [])

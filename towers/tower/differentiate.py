@@ -5,7 +5,7 @@ from typing import List, Optional, Sequence
 from towers.graph.ordered_sum import keep_order
 from towers.tensorflow_v1 import Gradient, Variable, control_flow_v1, dense_where_mixed, tf
 from towers.tower.all_towers import SUM_GRADIENTS
-from towers.tower.batch_norm_layer import gradients_of_training
+from towers.tower.batch_norm.layer import gradients_of_training
 from towers.tower.precision import LARGEST_HALF_SCALE, Precision
 from towers.tower.recording import Recording
 from towers.tower.tower import Tower

@@ -23,8 +23,8 @@ from towers.placement.workers import ALONE, Workers
 from towers.tensorflow_v1 import Tensor
 from towers.tower import global_batch
 from towers.tower.all_towers import join_sums
-from towers.tower.batch_norm.join_moments import BATCH_NORMS, join_moments, needs_all_moments
-from towers.tower.batch_norm_layer import BATCH_MOMENTS
+from towers.tower.batch_norm.layer import BATCH_MOMENTS
+from towers.tower.batch_norm.moving_averages import BATCH_NORMS, join_moments, needs_all_moments
 from towers.tower.cloning.cloner import Cloner
 from towers.tower.drawing.draws import begin_draws, read_pass_shift
 from towers.tower.model_call import Model, ModelCall
@@ -48,7 +48,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     store: makes the variables.
     is_training: for the model: True, or a scalar bool tensor where the towers also validate.
     batch_norm, accumulate, build, frozen, recompute: as of `towers.Program`; `accumulate` is a
-      number, the same as for `average_gradients`.
+      number.
     precision: for towers that compute in half precision, or None. Their gradients are then those
       of the scaled loss, see `unscale_gradients`.
     workers: whose towers batch normalisation joins; these towers are one worker's.

@@ -51,8 +51,8 @@ class Loop:
     self._progress, self._signals, self._clock = progress, signals, clock
     self._checkpoints, self._history = checkpoints, history
     self._validation = run.session.program.validation
-    self._agree = run.session.agree
-    self._running: Optional[ValidationPass] = None
+    self._vote = run.session.agree
+    self._pass: Optional[ValidationPass] = None
     self._began: Optional[Snapshot] = None  # When a pass did that goes on beside the steps.
     self._has_news = False  # The history has a validation that no checkpoint was written with.
     self._skipped: List[int] = []
@@ -76,15 +76,15 @@ class Loop:
         self._save()
       is_over = self._between_steps()
       while not is_over:
-        loss = session.take_step(self._running)
-        not_finite = loss.not_finite
+        result = session.take_step(self._pass)
+        not_finite = result.not_finite
         if not_finite is None or not_finite.is_done:
-          self.loss = loss
+          self.loss = result
         if not_finite is None or self._handle(not_finite):
-          self._report_step(loss)
-        if self._has_something_to_do():
+          self._report_step(result)
+        if self._vote_and_look():
           is_over = self._between_steps()
-        if self._agree('save', self._clock() >= self._save_at):
+        if self._vote('save', self._clock() >= self._save_at):
           self._save_by_the_clock()
       self._measure_the_end()
       self._leave_if_asked()
@@ -124,13 +124,13 @@ class Loop:
     self._close()
     return snapshot
 
-  def _has_something_to_do(self):
-    """Whether to call `_between_steps`.
+  def _vote_and_look(self):
+    """Casts this worker's votes; returns whether to call `_between_steps`.
 
     The only check after every step, and so a short one: meanwhile all threads wait, and soon sleep.
     """
-    return (self._running is not None or self._session.step >= self._due or
-            self._agree_to_leave() or self._agree_to_stop() or self._checkpoints.error)
+    return bool(self._pass is not None or self._session.step >= self._due or
+            self._vote_to_leave() or self._vote_to_stop() or self._checkpoints.error)
 
   def _between_steps(self) -> bool:
     """Validates and saves if due and not done yet; returns whether the run is over."""
@@ -138,9 +138,9 @@ class Loop:
     self._due = min(timetable.total_steps, timetable.validate_every.next(step),
                     timetable.save_every.next(step))
     self._leave_if_asked()
-    is_last = self._is_last()
+    is_last = step >= timetable.total_steps or self._vote_to_stop()
     self._validate_if_due(is_last)
-    if not is_last and self._is_last():  # A callback has asked meanwhile.
+    if not is_last and self._vote_to_stop():  # A callback has asked meanwhile.
       is_last = True
       self._validate_if_due(is_last)
 
@@ -155,9 +155,6 @@ class Loop:
       self._check_saved(step)
     return is_over
 
-  def _is_last(self):
-    return self._session.step >= self._timetable.total_steps or self._agree_to_stop()
-
   def _say_why(self):
     if self.stopped is not None:
       self._progress.write(f'stopped after step {self._session.step}: {self.stopped}')
@@ -170,43 +167,43 @@ class Loop:
   def _validate_if_due(self, is_last):
     step, saves = self._session.step, self._is_to_save(is_last)
     # A pass ends before a checkpoint, since a run that resumes there could not continue it.
-    if self._running is not None and (self._running.is_complete or is_last or saves):
+    if self._pass is not None and (self._pass.is_complete or is_last or saves):
       self._finish_pass()
     is_due = is_last or self._timetable.validate_every.is_due(step)
-    if (self._validation is not None and self._running is None and step > 0 and is_due and
+    if (self._validation is not None and self._pass is None and step > 0 and is_due and
         not self._history.has_validated(step)):
       self._begin_pass()
       if not self._validation.has_tower or is_last or saves:
         self._finish_pass()
 
   def _begin_pass(self):
-    self._running = self._session.begin_validation()
+    self._pass = self._session.begin_validation()
     if self._validation.has_tower and self._checkpoints.folder:
       self._began = self._session.snapshot()
 
   def _finish_pass(self):
     """Measures the rest of the pass, and saves the weights if they are the best so far."""
-    running = self._running
-    assert running is not None
+    measured = self._pass
+    assert measured is not None
     with self._progress.paused():
-      self._session.finish_validation(running, self._goes_on)
-      if not running.is_complete:
-        return self._leave_if_asked()
+      self._session.finish_validation(measured, self._goes_on)
+      if not measured.is_complete:
+        self._leave_if_asked()
+        return
       try:
-        means = running.means()
-        self._run.report_validation(running, means)
+        means = measured.means()
+        self._run.report_validation(measured, means)
       except Exception:  # A function or a callback of the user's has failed.
         self.save_last()
         raise
-    began, self._running, self._began = self._began, None, None
-    is_due = (self._timetable.validate_every.is_due(running.step) or
-              running.step >= self._timetable.total_steps)
-    if not self._history.has_validated(running.step):
-      self._history.add(running.step, means, is_due=is_due)
+    began, self._pass, self._began = self._began, None, None
+    is_due = (self._timetable.validate_every.is_due(measured.step) or
+              measured.step >= self._timetable.total_steps)
+    if not self._history.has_validated(measured.step):
+      self._history.add(measured.step, means, is_due=is_due)
       self._has_news = True
       if self._history.is_best:
         self._save(began if began and began.step < self._session.step else None)
-    return None
 
   def _measure_the_end(self):
     """Measures the last weights for the result, where a run before has done so for the history."""
@@ -246,7 +243,7 @@ class Loop:
       self._has_news = False
 
   def _save_by_the_clock(self):
-    if self._running is not None:
+    if self._pass is not None:
       self._finish_pass()
     self._save()
     self._set_save_time()
@@ -275,25 +272,25 @@ class Loop:
 
   # The end.
 
-  def _agree_to_stop(self):
+  def _vote_to_stop(self):
     """Tells the other workers whether this one is to end here; returns whether any of them is."""
     if self._end_at is not None and not self.stopped:
       # As long as the pauses so far, for a validation and a checkpoint, and another step.
       needed = 2 * self._progress.longest_pause + self._progress.seconds_per_step()
       if self._clock() + needed >= self._end_at:
-        self.stopped = 'max_seconds are over'
-    if not self._agree('stop', self.stopped is not None):
-      return False
-    self.stopped = self.stopped or 'another worker is to stop'
-    return True
+        self.stop('max_seconds are over')
+    is_to_stop = self._vote('stop', self.stopped is not None)
+    if is_to_stop:
+      self.stop('another worker is to stop')
+    return is_to_stop
 
-  def _agree_to_leave(self):
+  def _vote_to_leave(self):
     """Tells the other workers of a signal to exit; returns whether any of them got one."""
-    return self._agree('leave', self._signals.received is not None)
+    return self._vote('leave', self._signals.received is not None)
 
   def _leave_if_asked(self):
     """Saves and raises if a signal came, or if the last checkpoint could not be written."""
-    if self._agree_to_leave():
+    if self._vote_to_leave():
       self._signals.answer()
       step = self.save_last()
       self._signals.has_saved()
@@ -309,7 +306,7 @@ class Loop:
   def _handle(self, retried: Retried) -> bool:
     """Skips a step that was not finite, goes back or ends the run, as `on_nan` says.
 
-    Returns whether the step is done, if only skipped.
+    Returns whether the step counts as done: by the retry, or skipped.
     """
     session, step, on_nan = self._session, self._session.step, self._on_nan
     if retried.is_done:
@@ -350,7 +347,7 @@ class Loop:
       self._checkpoints.write_history(history)
       session.scale_learning_rate(history.rate_factor)
       session.start()
-    self._running = self._began = None
+    self._pass = self._began = None
     self._due = session.step
     return path
 

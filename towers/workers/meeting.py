@@ -359,7 +359,7 @@ class Peers:
 
   def _end_if_apart(self, now):
     """Ends the chief's process if workers wait in calls that wait for each other."""
-    waiting = {call: rank for rank, ((call, _), since) in reversed(sorted(self._calls.items()))
+    waiting = {call: rank for rank, ((call, _), since) in sorted(self._calls.items(), reverse=True)
                if call and now - since > _SECONDS_APART}
     if self._is_watched and len(waiting) > 1:
       shown = ', '.join(f'{self._cluster.describe(rank)} is in {call}'

@@ -18,7 +18,7 @@ from towers.checkpoint.checkpoints import find_best
 from towers.process.run_error import RunError
 from towers.session.predict_function import classify
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 from towers_tools.serving.export import write_best
 
 QUICK = ['--device=cpu', '--batch_size=250', '--optimizer=adam', '--learning_rate=0.1',

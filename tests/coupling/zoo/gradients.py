@@ -5,7 +5,7 @@ import numpy as np
 import towers
 from tests.coupling.zoo.parts import IM, SEQ, XY, by_rows, case, ce, conv, dense, update
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 
 @tf.custom_gradient

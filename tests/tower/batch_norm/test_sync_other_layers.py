@@ -15,7 +15,7 @@ from tests.harness.in_process_cluster import InProcessCluster
 from towers.base.usage_error import UsageError
 from towers.input import pipeline
 from towers.tensorflow_v1 import load_keras, tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 IS_TF1 = tf.__version__.startswith('1.')
 NUM_STEPS = 5

@@ -13,7 +13,7 @@ import towers
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 from towers.tower.foreign.placeholders import shaped_as_fed
 
 X = np.random.RandomState(0).randn(13, small.NUM_FEATURES).astype(np.float32)

@@ -23,13 +23,13 @@ from towers.graph.walk import find_needed, list_branches
 from towers.graph.writes import brings_values, find_step_writes
 from towers.tensorflow_v1 import Operation, Tensor, other_norms, tf
 from towers.tower.all_towers import all_sum, is_own, joins_norms
-from towers.tower.batch_norm.join_moments import is_moving_average
+from towers.tower.batch_norm.moving_averages import is_moving_average
 from towers.tower.tower import Tower
 
 # What chooses the branches in which layers are.
 _CHOICES = 'towers/choices_of_norms'
 _FIX = ('use batch_norm=first, with which each tower takes its own, or '
-        'towers.tower.batch_norm_layer.batch_norm.')
+        'towers.tower.batch_norm.layer.batch_norm.')
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from typing import Dict, List, Sequence, Set
 
 from towers.graph.walk import find_dependents, find_loops, find_needed, list_sources, sort
 from towers.tensorflow_v1 import Operation
-from towers.tower.batch_norm_layer import is_choice
+from towers.tower.batch_norm.layer import is_choice
 from towers.tower.recomputing.activations import READS_SHAPES
 
 

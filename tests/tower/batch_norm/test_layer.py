@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from towers.tensorflow_v1 import tf
-from towers.tower import batch_norm_layer as layer
 from towers.tower.all_towers import joining
-from towers.tower.batch_norm_layer import (
+from towers.tower.batch_norm import layer
+from towers.tower.batch_norm.layer import (
   BATCH_MOMENTS,
   batch_norm,
   gradients_of_training,

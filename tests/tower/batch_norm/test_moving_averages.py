@@ -11,7 +11,7 @@ from tests.harness.device_audit import DeviceAudit
 from towers.base.usage_error import UsageError
 from towers.input import pipeline
 from towers.tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import batch_norm
+from towers.tower.batch_norm.layer import batch_norm
 
 
 def model(batch, is_training):

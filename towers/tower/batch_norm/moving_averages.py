@@ -7,7 +7,7 @@
 
 With `sync` the layers' sums over their batches are added up over all towers, as any model's can be
 (see `towers.tower.all_towers`). With `mean` the towers are built before their moments are joined:
-an identity op of every layer (see `towers.tower.batch_norm_layer`) gets another input here.
+an identity op of every layer (see `towers.tower.batch_norm.layer`) gets another input here.
 
 With several workers, `mean` and `sync` span the towers of all workers. `first` is each worker's own
 first tower; before each validation the chief broadcasts its averages (see `workers`).
@@ -21,7 +21,7 @@ from towers.graph.writes import Write, find_step_writes
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.tower.all_towers import add_up, match_towers
-from towers.tower.batch_norm_layer import BATCH_MOMENTS
+from towers.tower.batch_norm.layer import BATCH_MOMENTS
 from towers.tower.global_batch import GlobalBatch
 from towers.tower.tower import Tower
 
@@ -73,12 +73,12 @@ def _check(kind, tower):
                      'so that validation would use their initial values: add their updates to '
                      'tf.GraphKeys.UPDATE_OPS in the model (of Keras those that '
                      'layer.get_updates_for(inputs) lists), or use '
-                     'towers.tower.batch_norm_layer.batch_norm.')
+                     'towers.tower.batch_norm.layer.batch_norm.')
   if kind == 'mean' and averages and not tf.get_collection(BATCH_MOMENTS, tower.scope):
     raise UsageError('batch_norm=mean needs layers that share their moments between towers, as '
-                     f'towers.tower.batch_norm_layer.batch_norm does; the model\'s own, with '
+                     f'towers.tower.batch_norm.layer.batch_norm does; the model\'s own, with '
                      f'{averages[0]}, do not: use batch_norm=sync or first, or '
-                     'towers.tower.batch_norm_layer.batch_norm.')
+                     'towers.tower.batch_norm.layer.batch_norm.')
 
 
 def is_moving_average(variable: Union[Variable, Operation]) -> bool:
