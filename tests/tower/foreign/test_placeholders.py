@@ -361,7 +361,22 @@ def waits(net):
     return tf.identity(net.losses)
 
 
+def of_batch(batch):
+  return tf.reduce_sum(batch[0], 1) * tf.get_variable('w', [])
+
+
+def read_by_queue():
+  queue = tf.train.string_input_producer(['file'])
+  return tf.strings.length(tf.TextLineReader().read(queue)[1])
+
+
 @pytest.mark.parametrize('returned, match', [
+    (lambda net, batch: of_batch(batch) * tf.to_float(read_by_queue()),
+     r'needs tower_0/ReaderReadV2, made in .*, line \d+, which takes examples by itself.*from_tfr'),
+    (lambda net, batch: of_batch(batch) * tf.to_float(tf.train.range_input_producer(9).dequeue()),
+     'needs tower_0/input_producer.*Dequeue, .* takes examples by itself'),
+    (lambda net, batch: of_batch(batch) * tf.to_float(tf.data.make_one_shot_iterator(
+        tf.data.Dataset.range(9)).get_next()), 'needs tower_0/IteratorGetNext, .* by itself'),
     (lambda net, batch: net.losses, r'needs the placeholder tower_0/Placeholder.*, made in .*'
                                     r'test_placeholders.py, line \d+, which nothing feeds: return '
                                     r'towers.fed\(\{placeholder: batch\[0\], …\}, losses\)'),

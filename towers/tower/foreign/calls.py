@@ -1,6 +1,7 @@
 """Calls of models that bring along what another loop needs: placeholders, and an optimizer.
 
   placeholder   that nothing feeds: refused if the result needs it, see `placeholders`
+  input         of a queue or an iterator of its own: refused if the result needs it
   optimizer     makes neither updates nor slots, since the program's own one trains
   step counter  of such an optimizer: counts the steps of the program; global_step is its own, and
                 is there for who asks for it, as Estimator makes it before its model
@@ -33,6 +34,7 @@ from towers.tower.all_towers import leave_out_unfed
 # models make their classes' names.
 _BEGUN = 'towers/begun_calls'
 IDLE_OPTIMIZERS = 'towers/idle_optimizers'
+_TAKES_EXAMPLES = re.compile('IteratorGetNext|QueueDequeue|ReaderRead')
 # What takes a class that makes a graph.
 OWN_GRAPH = ('make all inside of the model, and a class that makes a tf.Graph() for itself within '
              "unittest.mock.patch('tensorflow.Graph', tf.get_default_graph)")
@@ -42,7 +44,8 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
   """Returns what a model, or a function of a batch, returns.
 
   Raises:
-    UsageError: it needs a placeholder that nothing feeds, its own optimizer, or a session.
+    UsageError: it needs a placeholder that nothing feeds, examples that are not of the batch, its
+      own optimizer, or a session.
   """
   graph = tf.get_default_graph()
   before = graph.get_operations()
@@ -69,9 +72,10 @@ def call_as_is(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
     if getattr(value, 'graph', graph) is not graph:
       raise UsageError(f'The model returns {value!r}, which is of another graph: {OWN_GRAPH}.')
   placeholders = [op for op in graph.get_operations()[len(before):] if op.type == 'Placeholder']
+  tensors = [*filter(tf.is_tensor, values)]
+  _check_sources(tensors, tf.nest.flatten([args, named], expand_composites=True))
   if placeholders or idle:
-    _check([*filter(tf.is_tensor, values), *tf.get_collection(tf.GraphKeys.UPDATE_OPS)],
-           placeholders, idle)
+    _check([*tensors, *tf.get_collection(tf.GraphKeys.UPDATE_OPS)], placeholders, idle)
   leave_out_unfed(placeholders)
   return returned
 
@@ -178,3 +182,18 @@ def _check(results, placeholders, idle):
     raise UsageError(
         f'What the model returns, or puts into UPDATE_OPS, needs the placeholder {format_op(op)}, '
         'which nothing feeds: return towers.fed({placeholder: batch[0], …}, losses).')
+
+
+def _check_sources(tensors, given):
+  """Refuses what a model returns if it needs examples that are not of what it is given."""
+  of_batch = find_needed(list_ops(filter(tf.is_tensor, given)))
+  # What fills a queue by itself takes rows of the batch.
+  sources = [op for op in tf.get_default_graph().get_operations()
+             if _TAKES_EXAMPLES.match(op.type) and op not in of_batch
+             and not any('Enqueue' in source.type for source in find_needed([op]))]
+  needed = find_needed(list_ops(tensors), within=find_dependents(sources))
+  for op in filter(needed.__contains__, sources):
+    raise UsageError(
+        f'What the model returns needs {format_op(op)}, which takes examples by itself, so that '
+        'towers would not share them, and none counts: give its files to towers.from_tfrecords or '
+        'its data set to towers.from_dataset, and take the batch.')
