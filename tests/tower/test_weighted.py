@@ -132,7 +132,7 @@ def of_any_rank(values):
   return tf.placeholder_with_default(values, None)
 
 
-@pytest.mark.nightly(but=['0', '1', '12', '15'])
+@pytest.mark.nightly(but=['0', '1', '13', '16'])
 @pytest.mark.parametrize('change, message', [
     (lambda losses, weights: towers.Weighted(losses, weights[:, :1]),
      r'weights of the shape \(.*, 1\) for values of'),
@@ -149,6 +149,7 @@ def of_any_rank(values):
     (lambda losses, weights: (losses[:, 0], dict(mean=tf.reduce_mean(losses))), 'metric mean has'),
     (lambda losses, weights: (losses[:, 0], dict(loss=losses[:, 0])), "called 'loss'"),
     (lambda losses, weights: (losses[:, 0], dict(examples=losses[:, 0])), "called 'examples'"),
+    (lambda losses, weights: (losses[:, 0], dict(word=tf.as_string(losses[:, 0]))), 'has texts'),
     (lambda losses, weights: tf.reduce_mean(towers.Weighted(losses, weights)), 'return it as it'),
     (lambda losses, weights: (losses[:, 0], dict(hits=of_any_rank(losses))),
      r'The metric hits has .*:0 of an unknown .*: write value.set_shape\(\[None\]\) for one value'),
@@ -156,7 +157,7 @@ def of_any_rank(values):
     (lambda losses, weights: towers.Weighted(losses, of_any_rank(weights)), 'of an unknown number'),
     (lambda losses, weights: (losses[:, 0], dict(auc=towers.Whole(np.mean, [of_any_rank(losses)]))),
      'metric auc has .* of an unknown number'),
-], ids=range(17))
+], ids=range(18))
 def test_shapes_that_do_not_fit_are_refused(change, message):
   with pytest.raises(UsageError, match=message):
     small.Run(model=changed(change), **SETTINGS)

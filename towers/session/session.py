@@ -186,8 +186,9 @@ class Session(OpenSession):
       batch_size: rows at a time, of what does not come in batches; None for the program's.
 
     Returns:
-      An array with a row for each example, a list if rows differ in size; or a dict of these. What
-      the function draws is drawn anew in each call, the same on any towers.
+      An array with a row for each example, a list if rows differ in size; or a dict of these. The
+      weights are their averages if the program has any. What the function draws is drawn anew in
+      each call, the same on any towers.
 
     Raises:
       UsageError: the function does not fit the examples, or has variables of its own.

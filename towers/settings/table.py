@@ -177,7 +177,7 @@ GROUPS = {
         _program('clip_norm', float, None, 'largest global norm of gradients; default: no clipping',
                  _above_zero),
         _program('weight_decay', float, 0.0, 'factor by which each matrix or kernel is added to '
-                 'its gradient; adamw: taken off the weight', _at_least(0)),
+                 'its clipped gradient; adamw: taken off the weight', _at_least(0)),
         _program('average_weights', float, None,
                  'decay of moving averages of the weights, to validate and export; as 0.9999',
                  _decay),

@@ -176,6 +176,8 @@ class Sums:
       self._add_weighted(name, what, value)
     elif not tf.is_tensor(value):
       raise UsageError(f'{what} is a {type(value).__name__}: {fix}.')
+    elif value.dtype == tf.string:
+      raise UsageError(f'{what} has texts, which have no mean: {fix}.')
     elif may_be_mean and value.shape.ndims == 0:
       self.values[name] = self._spread(value)
     elif value.shape.ndims == 1:
