@@ -226,6 +226,9 @@ def test_what_cannot_be_split_is_refused_with_the_fix():
   refuse(r'leave \.shuffle\(\) out', lambda: ids(9)().shuffle(9, seed=1))
   refuse(r'list_files', lambda: tf.data.Dataset.list_files('/etc/p*').interleave(
       lambda path: tf.data.TextLineDataset(path), 1))
+  refuse(r'draws random numbers.* records to towers.mixed\(examples, by=labels\)',
+         lambda: ids(9)().apply(tf.data.experimental.rejection_resample(
+             lambda id: tf.cast(id % 2, tf.int32), [0.8, 0.2], [0.5, 0.5])))
   refuse('the data set is empty', ids(0))
   refuse('the data set is empty', lambda: ids(3)().filter(lambda id: id > 9))
   refuse('num_examples is 4, and the data set has 3', ids(3), 4)

@@ -68,11 +68,14 @@ def check_draws(dataset: Any, name: str) -> None:
   for op in find_needed([find_last_op(dataset)]):
     for _, node in walk_called(op.graph, op.node_def):
       if is_random(node):
+        fix = ('give arrays or records to towers.mixed(examples, by=labels), which takes classes '
+               'in shares' if 'Filter' in op.type else
+               'draw in towers.augmented(examples, function): what function(example, draws) draws '
+               'depends on the seed, the epoch and the number of the example alone')
         raise UsageError(
             f'{name}: the op {node.name} ({node.op}) draws random numbers in a function of the '
             'data set, which would be others on other towers and after a resume. Leave it out '
-            'there, and draw in towers.augmented(examples, function): what function(example, '
-            'draws) draws depends on the seed, the epoch and the number of the example alone.')
+            f'there, and {fix}.')
 
 
 @contextlib.contextmanager
