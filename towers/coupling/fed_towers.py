@@ -123,7 +123,8 @@ class FedTowers:
                     if write.op in of_batch or write.op in own and values
                     and len(set(self.sizes)) > 1]
     self._moments = [total for total in batch_sums if total not in self.totals]
-    self._moments += find_moments(self.writes, of_batch, self.forward)
+    if len(towers) * num_workers > 1:  # No setting joins those of one tower's micro-batches.
+      self._moments += find_moments(self.writes, of_batch, self.forward)
     # Of moments and sums that are fixed, the gradients are those of other parts too.
     gradients = zip(*(each.gradients for each in towers))
     self._gradients = [] if self._moments or self._has_others else list(gradients)

@@ -298,8 +298,10 @@ def test_moments_of_a_micro_batch_are_named_as_such(accumulate, caplog):
       'accumulate they are those of the whole batch.'] * (accumulate - 1)
 
 
-def test_one_tower_in_micro_batches_is_not_told_to_take_what_it_has(caplog):
-  train(LAYERS['fused'], num_towers=1, accumulate=2, batch_size=8,
+@pytest.mark.nightly(but=['fused', 'not fused'])
+@pytest.mark.parametrize('layer', ['fused', 'not fused', 'channels first', 'keras', 'by hand'])
+def test_one_tower_in_micro_batches_is_not_told_to_take_what_it_has(layer, caplog):
+  train(LAYERS[layer], num_towers=1, accumulate=2, batch_size=8,
         train=small.random_examples(16))
   assert 'use batch_norm=sync with accumulate=1;' in caplog.text
 
