@@ -69,8 +69,8 @@ class Draws(NamedTuple):
   Attributes:
     seed: of the run.
     read_step: returns the step, a scalar int64 tensor; called only if an op needs it.
-    names: of the first tower's random ops, in order. A Keras layer that the model makes has another
-      name in each tower.
+    names: of the first tower's random ops, in order. An op outside of the tower's scope, as in
+      `tf.name_scope('head/')`, has another name in each tower.
     layouts: of these and of the loops around them, see `find_layouts`.
     read_begin: of rows that no plan has dealt, returns the place of a run's first one, a scalar
       int64 tensor; called only if an op needs it. None for 0.
