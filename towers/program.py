@@ -120,7 +120,9 @@ class Program(TrainingGraph):
       check_examples('validation', validation)
     check_optimizer(optimizer)
     super().__init__(model, train, validation, settings, workers)
-    check_rereading(train, self.feed.inputs.num_iterators, is_trained=True)
+    inputs = self.feed.inputs
+    first = check_rereading(train, inputs.num_iterators, is_trained=True)
+    self.feed = self.feed._replace(inputs=inputs._replace(order=inputs.order._replace(first=first)))
     if validation is not None and self.validation is not None:
       check_rereading(validation, self.validation.feed.inputs.num_iterators, is_trained=False)
 

@@ -102,11 +102,13 @@ def test_checkpoints_record_the_windows():
                          saved=saved)
 
   order = Order(3, window=8, lengths=77)
-  for same in (order, Order(None, window=8, lengths=77), Order(3), Order(None)):
+  for same in (order, Order(None, window=8, lengths=77), Order(3), Order(None), Order(3, first=5)):
     assert Order.from_array(same.to_array()) == same and not explain(same, same)
+    assert not explain(same, same._replace(first=5)) and not explain(same._replace(first=5), same)
   assert Order(3).to_array().shape == (4,)
-  for other in (Order(3), order._replace(window=12), order._replace(lengths=1), Order(None)):
-    for saved, now in ((other, order), (order, other)):
+  for other in (Order(3), order._replace(window=12), order._replace(lengths=1), Order(None),
+                order._replace(first=6)):
+    for saved, now in ((other, order._replace(first=5)), (order._replace(first=5), other)):
       assert 'takes some examples twice' in explain(saved, now) and not explain(saved, now, step=5)
   assert 'shuffled with seed=3, in windows of 8 examples by length' in explain(Order(3), order)
   assert 'twice' in explain(None, Order(None, window=8)) and not explain(None, Order(None))

@@ -137,6 +137,22 @@ def test_elements_of_arrays_are_read_and_a_split_with_an_index_is_not(monkeypatc
   build(small.id_examples(NUM), input_mode='shard')
 
 
+@pytest.mark.parametrize('mode', ['split', 'shard'])
+def test_a_run_that_resumes_on_files_in_another_order_says_so(mode, tmp_path, capsys):
+  def resume(files, folder=None):
+    examples = towers.from_dataset(lambda: tf.data.Dataset.from_tensor_slices(files), name='mine')
+    with build(examples, input_mode=mode).session() as session:
+      if folder:
+        session.restore(folder)
+      session.train()
+      session.save(str(tmp_path / 'saved'))
+    return 'with another first element' in str(capsys.readouterr())
+
+  files = np.arange(NUM)
+  assert not resume(files) and not resume(files, str(tmp_path / 'saved'))
+  assert resume(files[::-1].copy(), str(tmp_path / 'saved'))
+
+
 def test_a_seed_of_the_graph_is_one_for_a_single_iterator(capsys):
   with tf.Graph().as_default():
     tf.set_random_seed(5)

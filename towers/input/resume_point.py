@@ -46,13 +46,14 @@ class Order(NamedTuple):
   version: int = _ORDER_VERSION  # Of the way in which positions are permuted.
   window: int = 0  # Examples that are sorted by length, or dealt by parts, together; 0 for any.
   lengths: int = 0  # The checksum of their lengths, or of the mixture; 0 without either.
+  first: int = 0  # Of the first element, where elements have no index; 0 where it is not known.
 
   def to_array(self) -> np.ndarray:
-    """Returns what a checkpoint holds, int64 `[4]`, or `[6]` with buckets or a mixture."""
+    """Returns what a checkpoint holds, int64 `[4]`, or `[7]` with more than a seed and a buffer."""
     is_shuffled = self.seed is not None
     values = [self.version, is_shuffled, as_int64(self.seed or 0), self.shuffle_buffer]
-    return np.array(values + ([self.window, self.lengths] if self.window or self.lengths else []),
-                    np.int64)
+    more = [self.window, self.lengths, self.first]
+    return np.array(values + (more if any(more) else []), np.int64)
 
   @staticmethod
   def from_array(values: Sequence[int]) -> 'Order':
@@ -62,10 +63,17 @@ class Order(NamedTuple):
 
   def is_same(self, other: 'Order') -> bool:
     """Whether epochs come in the same order, whatever version permutes what is not shuffled."""
+    if self.has_other_first(other):
+      return False
     grouped = self.window or self.lengths or other.window or other.lengths
     if not grouped and None in (self.seed, other.seed):
       return self.seed is other.seed
-    return self.to_array().tolist() == other.to_array().tolist()
+    mine, others = [order._replace(first=0).to_array().tolist() for order in (self, other)]
+    return mine == others
+
+  def has_other_first(self, other: 'Order') -> bool:
+    """Whether the elements come in another order before any shuffling, as their first one tells."""
+    return self.first != other.first and 0 not in (self.first, other.first)
 
   def describe(self) -> str:
     """Returns the order in words."""
@@ -118,6 +126,9 @@ def explain_order(path: str, *, plan: Any, order: Order, saved: Optional[Order])
     fix = 'resume with the version that wrote it until the epoch ends'
   else:
     was, fix = saved.describe(), 'resume with the settings that it was written with'
+    if saved.has_other_first(order):
+      was += ', from a data set with another first element'
+      fix = 'give the data set the order that it had, as of sorted files'
     if saved.version != order.version:
       was, fix = f'{was}, by another version of towers', 'resume with that version'
   return (f'{path} was written in the middle of an epoch, after {done:,} of its '

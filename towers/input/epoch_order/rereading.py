@@ -4,9 +4,10 @@ It is found by reading the first ones twice.
 """
 
 import contextlib
+import hashlib
 import sys
 import time
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.composite import encode_dataset
 from towers.data.dataset_ops import read_states
+from towers.data.digest import to_int64
 from towers.data.examples import ENDLESS, Examples
 from towers.process.threads import start_thread
 from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
@@ -24,21 +26,24 @@ _MOST_SECONDS = 3.0
 _SECONDS_TO_WAIT = 0.003  # In which threads fill their buffers.
 
 
-def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool) -> None:
+def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool) -> int:
   """Refuses elements that come otherwise each time they are read, if several iterators share them.
 
   A single one takes each of them once in an epoch; where it trains, a warning says what is lost.
   The iterators are those of all workers. Of a split with an index, or a stream, nothing is read.
+
+  Returns:
+    `Order.first`.
 
   Raises:
     UsageError: names the first element that differs, and what to write.
   """
   is_stream = examples.num_examples >= ENDLESS
   if examples.elements is None or is_stream or num_iterators == 1 and not is_trained:
-    return
-  differing = _read_twice(examples, are_made_twice=num_iterators > 1)
+    return 0
+  differing, first = _read_twice(examples, are_made_twice=num_iterators > 1)
   if differing is None:
-    return
+    return to_int64(hashlib.sha256(repr(first).encode())) if first else 0
   found = f'{examples.name}: element {differing} is another one when it is made or read again'
   fix = ('Give the order a seed, as by np.random.RandomState(0) in place of np.random, seed=0 in '
          'sample_from_datasets, or sloppy=False (deterministic=True) in an interleave; or leave it '
@@ -48,10 +53,13 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
                      f'and miss others. {fix}; or use input_mode=split, and one worker.')
   write_line(f'WARNING: {found}: no run repeats, and one that resumes within an epoch takes some '
              f'examples twice and misses others. {fix}.', sys.stderr)
+  return 0
 
 
-def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
+def _read_twice(examples: Examples, *, are_made_twice: bool) -> Tuple[Optional[int], Any]:
   """Returns the number of the first element that is another one when it is read again, or None.
+
+  Behind it comes the first element that is read, or None.
 
   Two iterators read side by side, so that a source that can be read only once, such as a pipe,
   gives each a single element. Then, for threads that race, one waits and another reads ahead.
@@ -69,7 +77,7 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
           encode_dataset(copy(*fed), examples.name).with_options(plain_data_options())
           for _ in range(2)]
     except Exception:  # It needs the program's graph, where an error of its own is raised too.
-      return None
+      return None, None
     if not are_made_twice and states == read_states():  # Else each run would make another.
       second = first
     waiting, beside, ahead = [tf.data.make_initializable_iterator(dataset) for dataset in (
@@ -77,12 +85,14 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
     elements = {iterator: tf.nest.flatten(iterator.get_next())
                 for iterator in (waiting, beside, ahead)}
   found: List[int] = []
+  elements_read: List[Any] = []
 
   def read(session, other):
     for iterator in (waiting, other):
       session.run(iterator.initializer, dict(zip(fed, examples.arrays)))
     for number in range(min(examples.num_examples, _MOST_READ)):
       taken = _take(session, elements[waiting])
+      elements_read.append(taken)
       if other is ahead and not number:
         time.sleep(_SECONDS_TO_WAIT)
       if taken != _take(session, elements[other]):
@@ -99,7 +109,7 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Optional[int]:
   ends_at = time.monotonic() + _MOST_SECONDS
   reading = start_thread(read_all, 'rereading')
   reading.join(_MOST_SECONDS)  # A source that does not answer is left waiting.
-  return found[0] if found else None
+  return next(iter(found), None), next(iter(elements_read), None)
 
 
 def _take(session: Any, element: Any) -> Any:
