@@ -76,7 +76,7 @@ class Program(TrainingGraph):
     wire: the dtype in which workers send gradients: 'float32', as they are; 'float16' or
       'bfloat16' take half the bytes, on TensorFlow 2.x.
     clip_norm: the largest global norm of the mean gradients; None for any.
-    weight_decay: times each matrix or kernel is added to its gradient.
+    weight_decay: times each matrix or kernel is added to its clipped gradient.
     average_weights: the decay of moving averages of the weights, such as 0.9999, which validation
       and export use in place of the weights; None for no averages.
     frozen: patterns of variables that stay as they are, or one of them: no gradient, no slot, no

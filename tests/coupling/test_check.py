@@ -474,7 +474,12 @@ def test_two_workers_do_not_notice_and_are_judged_too(batch_norm, monkeypatch, c
       losses = [cluster.train() for _ in range(4)]
       return losses, cluster.each(lambda run: run.weights())
 
+  def shown(batch, is_training):
+    tf.summary.scalar('sum', towers.all_sum(tf.reduce_sum(dense(batch['x'], 4, 'seen'))))
+    return drawing(batch, is_training)
+
   measured = run(drawing)
+  assert run(shown)[0] == measured[0]
   assert not [record for record in caplog.records if '2 parts' in record.getMessage()]
   run(lambda batch, is_training: normed(batch, is_training, contrast))
   assert [record.getMessage() for record in caplog.records if '2 parts' in record.getMessage()]

@@ -101,12 +101,16 @@ class FedTowers:
     batch_sums, batch_moments = [self.graph.get_collection(key, self.scope)
                                  for key in (BATCH_SUMS, BATCH_MOMENTS)]
     sums = zip(*map(self.graph.get_collection, (SUMS, OWN_SUMS)))
-    self.totals = {total: own for total, own in sums if total.op.name.startswith(self.scope)}
-    self._has_others = bool(num_workers > 1 and self.totals)
     self._sums = [{**each.sums, **{f'{name} (weights)': weight
                                    for name, weight in each.weights.items()}} for each in towers]
-    fed = {tensor.op for tensor in self._tensors[0]}
-    totals, outputs = {total.op for total in self.totals}, list_ops(self._sums[0].values())
+    fed, outputs = {tensor.op for tensor in self._tensors[0]}, list_ops(self._sums[0].values())
+    # What only a summary takes is computed after the update.
+    used = find_needed([*outputs, *list_ops(
+        [*tower.gradients, *tower.penalties, *tower.update_ops])], without=fed)
+    self.totals = {total: own for total, own in sums if total.op in used
+                   and total.op.name.startswith(self.scope)}
+    totals = {total.op for total in self.totals}
+    self._has_others = bool(num_workers > 1 and totals)
     self.forward = find_needed(outputs, without=fed | totals)
     # Updates wait for what a step adds later. Micro-batches add up moments that averages take.
     own = {op for op in self.graph.get_operations() if op._id <= tower.loss.op._id}
@@ -122,7 +126,8 @@ class FedTowers:
     self.updates = [(write, values) for write, values in updates
                     if write.op in of_batch or write.op in own and values
                     and len(set(self.sizes)) > 1]
-    self._moments = [total for total in batch_sums if total not in self.totals]
+    self._moments = [total for total in batch_sums
+                     if total.op in used and total not in self.totals]
     if len(towers) * num_workers > 1:  # No setting joins those of one tower's micro-batches.
       self._moments += find_moments(self.writes, of_batch, self.forward)
     # Of moments and sums that are fixed, the gradients are those of other parts too.
