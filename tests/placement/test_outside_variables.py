@@ -43,7 +43,13 @@ def make_layers():
       small.dense(layer(batch[0]), small.NUM_CLASSES, 'inside'), batch[1])
 
 
-MODELS = {'module': make_module, 'layers': make_layers}
+def make_all():
+  """Weights that all exist before the model is called, and stand on no device."""
+  weights = tf.get_variable('outside/weights', [small.NUM_FEATURES, small.NUM_CLASSES])
+  return lambda batch, is_training: losses_of(tf.matmul(batch[0], weights), batch[1])
+
+
+MODELS = {'module': make_module, 'layers': make_layers, 'all': make_all}
 UPDATES = {
     'sgd': dict(optimizer='sgd'),
     'momentum': dict(optimizer='momentum', weight_decay=0.1),
@@ -77,11 +83,12 @@ def test_each_is_updated_once_in_a_step(placement, num_towers, update, model):
     assert run.validate()[0] == pytest.approx(means, abs=1e-5)
 
 
-@pytest.mark.nightly(but='replicated')
+@pytest.mark.nightly(but=['replicated-module', 'host-all'])
+@pytest.mark.parametrize('model', ['module', 'all'])
 @pytest.mark.parametrize('placement', ['replicated', 'host'])
-def test_workers_update_each_once_in_a_step(placement):
-  losses, variables, _ = one_tower('module', 'momentum')
-  with InProcessCluster(num_workers=2, num_towers=2, placement=placement, make_model=make_module,
+def test_workers_update_each_once_in_a_step(placement, model):
+  losses, variables, _ = one_tower(model, 'momentum')
+  with InProcessCluster(num_workers=2, num_towers=2, placement=placement, make_model=MODELS[model],
                         **UPDATES['momentum']) as cluster:
     assert [cluster.train() for _ in range(NUM_STEPS)] == pytest.approx(losses, abs=1e-5)
     for found in cluster.each(lambda run: run.variables()):

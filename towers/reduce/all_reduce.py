@@ -73,7 +73,7 @@ def _list_devices(reduced):
   """Returns the towers' devices, or that of the variables that they share: the host for several."""
   if reduced.replicas:
     return [tower.device for tower in reduced.towers]
-  devices = {variable.device for _, variable in reduced.gradients}
+  devices = {variable.device or HOST for _, variable in reduced.gradients}
   return list(devices) if len(devices) == 1 else [HOST]
 
 
