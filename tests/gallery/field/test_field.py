@@ -3,6 +3,9 @@
 They are equal to 1e-5, or to twice what the last bits of the inputs change on one tower.
 """
 
+import pickle
+import sys
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ import towers
 from tests.gallery.field.training import ALL, NUM_STEPS, build, floor, train
 from tests.gallery.training import Trained, largest_difference
 from tests.harness import small
+from tests.harness.processes import output_of
 from towers.tensorflow_v1 import tf
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.skipif(
@@ -35,6 +39,15 @@ def test_a_repository_is_one_tower_in_other_modes(name):
   allowed = max(1e-5, 2 * floor(name, one))
   for settings in MODES:
     assert largest_difference(one, train(name, 2, **settings)) <= allowed, settings
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_a_repository_is_one_tower_on_two_workers(name, tmp_path):
+  path = tmp_path / 'trained'
+  output_of('-m', 'towers', 'launch', '--workers=2', '--restarts=0', '--', sys.executable, '-m',
+            'tests.gallery.field.worker', name, str(path), timeout=600)
+  one, two = train(name, 1), Trained(*pickle.loads(path.read_bytes()))
+  assert largest_difference(one, two) <= max(1e-5, 2 * floor(name, one))
 
 
 def go_on(name, num_towers, *, num_steps, folder):
