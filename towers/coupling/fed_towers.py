@@ -105,8 +105,9 @@ class FedTowers:
                                    for name, weight in each.weights.items()}} for each in towers]
     fed, outputs = {tensor.op for tensor in self._tensors[0]}, list_ops(self._sums[0].values())
     # What only a summary takes is computed after the update.
-    used = find_needed([*outputs, *list_ops(
-        [*tower.gradients, *tower.penalties, *tower.update_ops])], without=fed)
+    used = find_needed(
+        [*outputs, *list_ops([*tower.gradients, *tower.update_ops]),
+         *(penalty.op for penalty in tower.penalties)], without=fed)
     self.totals = {total: own for total, own in sums if total.op in used
                    and total.op.name.startswith(self.scope)}
     totals = {total.op for total in self.totals}
