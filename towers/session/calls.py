@@ -86,7 +86,7 @@ class Calls:
     self._choose()
 
   def run_by(self, run: Optional[Callable[..., Any]]) -> None:
-    """Runs the next steps by `run(session.run, fetches)` in place of this; None undoes it."""
+    """Runs the next steps by `run(session.run, fetches)`; None for `session.run` alone again."""
     self._run_instead = run
     self._choose()
 

@@ -366,7 +366,7 @@ class OpenSession(SessionInterface):
     It waits for the call of another thread, which may change weights as this one reads them.
     """
     engine = self._engine
-    is_alone, watched = self._wait_for_turn(engine), self.watchdog.engine
+    has_lock, watched = self._wait_for_turn(engine), self.watchdog.engine
     activity, self.watchdog.engine = engine.activity, engine
     engine.activity = name or activity
     try:
@@ -380,12 +380,14 @@ class OpenSession(SessionInterface):
       self.watchdog.engine = watched
       if name:
         engine.activity = activity
-      if is_alone:
+      if has_lock:
         self._calling.release()
 
   def _wait_for_turn(self, engine) -> bool:
-    """Waits for the call of another thread; returns False for a call that this one waits for, as
-    TensorFlow's thread makes it that runs the generator of a stream.
+    """Takes the lock of calls, once that of another thread has ended; returns whether it has it.
+
+    A thread of TensorFlow's, which runs the generator of a stream, gets none: the call that has it
+    waits for what that generator asks.
 
     Raises:
       UsageError: a step of the other thread takes so long that it may wait for this one.

@@ -233,9 +233,10 @@ class Session(OpenSession):
       if taken.by_validation:
         engine.check_pass()
       puts = put_back(self.program, taken, is_validating=is_validating)
-      if taken.updates or taken.by_towers and not is_validating and engine.plan.is_by_hand:
+      only_looks = taken.by_towers and not is_validating and not taken.updates
+      if taken.updates or only_looks and engine.plan.is_by_hand:
         engine.move_back()
-      engine.training_moved |= taken.by_towers and not is_validating and not taken.updates
+      engine.training_moved |= only_looks
       engine.validation_moved |= is_validating or taken.by_validation
       found: List[Any] = []
 
@@ -283,7 +284,7 @@ class Session(OpenSession):
     self._engine.calls.measure_update(is_measured)
 
   def run_steps_by(self, run: Optional[Callable[..., Any]]) -> None:
-    """Runs the next steps by `run(session.run, fetches)` in place of this; None undoes it."""
+    """Runs the next steps by `run(session.run, fetches)`; None for `session.run` alone again."""
     self._engine.calls.run_by(run)
 
   def learning_rate(self) -> float:
