@@ -501,6 +501,22 @@ def test_rows_of_bytes_are_no_images_and_a_list_names_metrics():
     np.testing.assert_allclose(session.predict((words,), model.predict), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize('settings', [
+    dict(validation_tower=True, num_towers=3), dict(placement='replicated', num_towers=2)], ids=str)
+def test_a_table_is_looked_up_where_its_tower_reads_it(settings):
+  words, labels = np.int32([[3, 1], [2, 0], [1, 1]]), np.int32([1, 0, 1])
+  found = []
+  for each in (dict(num_towers=1), settings):
+    model = KerasModel(lambda: keras.Sequential([
+        keras.layers.Embedding(4, 3, input_length=2), keras.layers.Flatten(),
+        keras.layers.Dense(2)]), loss=LOSS)
+    with small.Run(model=model, train=towers.from_arrays((words, labels)), batch_size=2,
+                   validation=towers.from_arrays((words, labels), name='validation'),
+                   **each) as run:
+      found.append([run.train(), run.train(), run.validate()[0]['loss']])
+  assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
 ACCURACIES = {'binary': (1, lambda kinds: np.int32(kinds > 0)),
               'sparse': (3, lambda kinds: kinds), 'column': (3, lambda kinds: kinds[:, None]),
               'one-hot': (3, lambda kinds: np.eye(3, dtype=np.float32)[kinds])}

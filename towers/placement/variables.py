@@ -236,6 +236,9 @@ def redirect_reads(variables: Mapping[str, Variable], instead: Mapping[str, Vari
         if value is handle:
           op._update_input(index, other.handle)
       op._set_device(other.device)
+      if op.colocation_groups() != [b'loc:@' + op.name.encode()]:  # As of a lookup in a table.
+        op._set_attr('_class', tf.AttrValue(list=tf.AttrValue.ListValue(
+            s=[b'loc:@' + other.op.name.encode()])))
 
 
 @contextlib.contextmanager
