@@ -28,7 +28,7 @@ from towers.coupling.gaps import try_out
 from towers.coupling.later_values import grown, labelled
 from towers.coupling.sides import FEW, divide, exchange
 from towers.graph.source_lines import format_op
-from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1 import replaced, tf
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm.layer import BATCH_SUMS
 from towers.tower.scratch_graph import opened_scratch
@@ -178,7 +178,8 @@ def _judge_later(fed, judge) -> List[str]:
   """Returns a sentence on what `judge` finds only after the first step, or with labels that the
   first batch does not have; what it would refuse too, for these are guesses."""
   for changed in (grown, labelled):
-    with changed(fed) as names, contextlib.suppress(LeftOut, tf.errors.OpError):
+    with changed(fed) as names, replaced((fed, 'is_guess', True)), contextlib.suppress(
+        LeftOut, tf.errors.OpError):
       try:
         found = names and judge()
       except UsageError as error:

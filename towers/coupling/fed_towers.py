@@ -72,6 +72,7 @@ class FedTowers:
       nothing where it follows another or is in a branch or a loop, and so cannot be fetched.
     given: what is fed to each share of the other side beside its rows, once measured.
     mode: what every run is fed with too, as the switch of validation.
+    is_guess: whether variables or labels are not those of the program, so that rounding may decide.
     runs_per_epoch: as for `check_towers`: with it no run begins that would take longer than may be.
   """
 
@@ -96,6 +97,7 @@ class FedTowers:
     self.size = len(self.pool[0]) if self.pool else 0
     self.given: List[Dict[Any, Any]] = []
     self.mode: Dict[Any, Any] = {}
+    self.is_guess = False
     self._fixed: Dict[Any, Any] = {}
 
     batch_sums, batch_moments = [self.graph.get_collection(key, self.scope)

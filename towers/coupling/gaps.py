@@ -74,7 +74,7 @@ def _try_sides(fed, sides) -> Tuple[List[Gap], Culprit]:
         noise[of_all] = max(noise[of_all], share)
     sure = [gap for gap in gaps if NOISE_SHARE * gap.share >= noise[
         gap.kind if gap.kind in _NOISY else gap[:2]]]
-    found = sure or [gap for gap in gaps if gap.kind not in _NOISY]
+    found = sure or [gap for gap in gaps if not (gap.kind in _NOISY or fed.is_guess)]
     culprit = locate(fed, sides, shakes[0], found) if found else Culprit()
     if sure or culprit.text:
       return [gap._replace(goes_by_size=gap.kind == 'sum' and _goes_by_size(

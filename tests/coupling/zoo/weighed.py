@@ -143,6 +143,14 @@ def entropy_behind_weights_of_zero(b, is_training):
   return ce(z, b['y']) + 0.1 * tf.reduce_sum(mean * tf.log(mean))
 
 
+@case('exact', XY)
+def saturated_entropy_behind_weights_of_zero(b, is_training):
+  z = tf.matmul(b['x'], tf.get_variable('w', [6, 1], initializer=tf.zeros_initializer()))[:, 0]
+  p = tf.sigmoid(8 * z)  # Rounding decides what is left of 1 - p.
+  y = tf.cast(b['y'] > 1, tf.float32)
+  return -y * tf.log(p + 1e-7) - (1 - y) * tf.log(1 - p + 1e-7)
+
+
 @case('coupled', XY)
 def hinge_that_no_mean_of_several_reaches(b, is_training):
   shares = tf.reduce_mean(tf.one_hot(b['y'], 4), 0)
