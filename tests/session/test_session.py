@@ -196,6 +196,21 @@ def test_a_step_runs_the_session_once():
     assert len(counted) == 1
 
 
+def test_a_call_of_all_workers_is_told_only_while_it_goes_on():
+  with build().session() as session:
+    session.watch()  # As a run does, whose callbacks may take long between two calls.
+    session.train()
+
+    def ask():
+      return in_other_thread(session._find_call)
+
+    asked = []
+    session.run_steps_by(lambda run, fetches: (asked.append(ask()), run(fetches))[1])
+    assert ask() == ('', 0)
+    session.train()
+    assert ask() == ('', 0) and [call for call, _ in asked] == ['training after 1 steps']
+
+
 def ids_model(batch, is_training):
   """Its loss is the mean of the examples' numbers."""
   ids, = batch

@@ -181,7 +181,7 @@ class OpenSession(SessionInterface):
     Raises:
       RunError: the towers' replicas of a variable differ.
     """
-    with self._called() as engine:
+    with self._called('saving') as engine:
       return engine.take_snapshot()
 
   def save(self, folder: str = '') -> str:
@@ -197,7 +197,7 @@ class OpenSession(SessionInterface):
     snapshot = self.snapshot()
     if self.program.workers.rank != 0:
       return ''
-    with self._called(), lock_folder(folder), contextlib.closing(
+    with self._called('saving'), lock_folder(folder), contextlib.closing(
         self.checkpoints_in(folder, stop_on_full_disk=True)) as saved:
       return saved.save(snapshot)
 
@@ -413,7 +413,10 @@ class OpenSession(SessionInterface):
   def _find_call(self):
     """Returns the call of all workers that this one is in, and how often it has run; ('', 0) for
     none, or one that a worker makes alone."""
-    engine = self.watchdog.engine
+    engine = self._opened
+    if self._calling.acquire(blocking=False):  # It is in none: a callback may take its time.
+      self._calling.release()
+      return '', 0
     if engine is None or engine.activity not in _TOGETHER:
       return '', 0
     return f'{engine.activity} after {engine.step} steps', engine.runs

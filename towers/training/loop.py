@@ -129,7 +129,7 @@ class Loop:
 
     The only check after every step, and so a short one: meanwhile all threads wait, and soon sleep.
     """
-    return bool(self._pass is not None or self._session.step >= self._due or
+    return (self._pass is not None or self._session.step >= self._due or
             self._vote_to_leave() or self._vote_to_stop() or self._checkpoints.error)
 
   def _between_steps(self) -> bool:
