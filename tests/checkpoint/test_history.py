@@ -61,6 +61,17 @@ def test_a_best_of_the_other_direction_is_found_anew_with_a_line(before, now, to
   assert again.metric == history.metric
 
 
+def test_a_run_that_goes_on_drops_the_validation_of_its_early_end_alone():
+  history, again, ended = History(), History(), History()
+  history.add(3, dict(loss=2.0))
+  history.roll_back(8, 6)
+  history.add(6, dict(loss=1.0), is_due=False)
+  again.load(history.content, 6)
+  ended.load(history.content, 9)  # As somebody reads it who asks for the best.
+  assert (again.best_first(), again.num_rollbacks) == ([3], 1)
+  assert (ended.best_first(), ended.best_first(undue=False)) == ([6, 3], [3])
+
+
 def test_a_folder_of_an_unknown_metric_asks_for_its_direction(tmp_path):
   (tmp_path / HISTORY).write_text('{"validations": [], "rollbacks": [], "metric": "distance"}')
   history, told = History(), History(metric='min:distance')

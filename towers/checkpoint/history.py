@@ -174,7 +174,9 @@ class History:
                           for name, value in validation.items()}
                          for validation in content['validations']]
     self._rollbacks, self._undue = content['rollbacks'], content.get('undue')
-    self.drop_after(step - (self._undue == step))
+    self.drop_after(step)
+    if self._undue == step:
+      self._drop_validations_after(step - 1)
 
   def drop_after(self, step: int) -> None:
     """Drops what comes after `step` updates, for a run that goes on from there."""
