@@ -30,9 +30,8 @@ class Calls:
     places: where a run that updates has its 'loss', 'is_done' and 'wait', and if there are any
       'metrics', 'num_examples' of a step whose examples may all be damaged, and 'votes'.
     num_measured: of a run that measures a validation batch.
-    plain: the runs by name: 'train', with accumulation 'accumulate' for each micro-batch before,
-      with a validation tower 'measure_and_train'.
-    chosen: the same of the next steps, which may be measured or run in another way.
+    chosen: the runs of the next steps by name: 'train', with accumulation 'accumulate' for each
+      micro-batch before, with a validation tower 'measure_and_train'.
     measure: takes a validation batch without training; None without validation.
     update: of the last measured step, or None.
   """
@@ -72,7 +71,7 @@ class Calls:
     # Kept, since the session takes some time to prepare another set of fetches.
     self._prepare = functools.lru_cache(maxsize=None)(functools.partial(
         self._make, lambda fetches, feeds: Call(session, fetches, feeds=feeds)))
-    self.chosen = self.plain = self._prepare(False)
+    self.chosen = self._prepare(False)
 
   def find_numbers(self, num_runs: int) -> List[np.ndarray]:
     """Returns what a run that measures takes, after so many of its pass, for its draws."""

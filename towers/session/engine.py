@@ -111,7 +111,7 @@ class Engine:
     # TensorFlow frees Python for other threads while it runs ops, but not while it prepares them.
     with Threads(1) as thread:
       started = thread.submit(variables)
-      calls = self.calls.plain
+      calls = self.calls.chosen
       for name in calls:
         if name != 'measure_and_train':  # The first validation prepares it.
           calls[name] = calls[name].prepare()
