@@ -51,27 +51,26 @@ IDLE = ('This worker has done nothing for 0.2 s (start_seconds), and the others 
         "still at 'graph'", 3)
 
 
-@pytest.mark.parametrize('limits, cpu_seconds, expected', [
-    (['limit'], 0.001, [LATE]), (['limit', None], 0.001, []),
-    (['limit_idleness'], 0.001, [IDLE]), (['limit_idleness', None], 0.001, []),
-    (['limit_idleness'], 1.5, [])], ids=['late', 'late, lifted', 'idle', 'idle, lifted', 'busy'])
+@pytest.mark.parametrize('is_of_idleness, is_lifted, cpu_seconds, expected', [
+    (False, False, 1.5, [LATE]), (False, True, 0.001, []), (True, False, 0.001, [IDLE]),
+    (True, True, 0.001, []), (True, False, 1.5, [])],
+                         ids=['late', 'late, lifted', 'idle', 'idle, lifted', 'busy'])
 def test_a_start_that_takes_too_long_or_does_nothing_ends_unless_the_limit_is_lifted(
-    limits, cpu_seconds, expected):
+    is_of_idleness, is_lifted, cpu_seconds, expected):
   ended, is_told, seconds = [], threading.Event(), itertools.count(0, cpu_seconds)
 
   def end(reason, code):
     ended.append((reason, code))
     is_told.set()
 
-  name, *lifts = limits
   with Startup(time.monotonic(), stream=io.StringIO(), beat_seconds=0.02, end=end,
                cpu_clock=lambda: next(seconds)) as startup:
     startup.begin('graph', 'the graph')
-    getattr(startup, name)(0.2)
+    startup.limit(0.2, is_of_idleness=is_of_idleness)
     time.sleep(0.1)
     assert not ended
-    for lift in lifts:
-      getattr(startup, name)(lift)
+    if is_lifted:
+      startup.limit(None)
     is_told.wait(30 if expected else 0.5)
   assert len(ended) == len(expected)
   for (reason, code), (start, expected_code) in zip(ended, expected):

@@ -101,7 +101,7 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     if config.deterministic:  # What XLA compiles is cached by it.
       os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
     if cluster.trains_together:
-      startup.limit_idleness(config.start_seconds)
+      startup.limit(config.start_seconds, is_of_idleness=True)
     data_set = load_data(config)
     from towers.cli import jobs
     if config.check:

@@ -46,10 +46,9 @@ class Startup:
     self._beat_seconds = beat_seconds
     self._end = end
     self._limit_seconds: Optional[float] = None
-    self._limited_since = 0.0
+    self._is_of_idleness = False
+    self._limited_since = self._cpu_seconds = 0.0
     self._cpu_clock = cpu_clock
-    self._idle_limit: Optional[float] = None
-    self._idle_since = self._cpu_seconds = 0.0
     self._is_over = threading.Event()
     self._lock = threading.Lock()
 
@@ -70,27 +69,30 @@ class Startup:
       self._end_phase()
       self._name, self._doing = name, doing
 
-  def limit(self, seconds: Optional[float]) -> None:
-    """Gives the rest of the start a time from now on; None takes the limit away."""
-    with self._lock:
-      self._limit_seconds, self._limited_since = seconds, time.monotonic()
+  def limit(self, seconds: Optional[float], *, is_of_idleness: bool = False) -> None:
+    """Gives the rest of the start a time from now on; None takes the limit away.
 
-  def limit_idleness(self, seconds: Optional[float]) -> None:
-    """Ends a start that does nothing for so long from now on; None takes the limit away."""
+    If it `is_of_idleness`, the time begins anew whenever something has been done.
+    """
     with self._lock:
-      self._idle_limit, self._idle_since = seconds, time.monotonic()
-      self._cpu_seconds = self._cpu_clock()
+      self._limit_seconds, self._is_of_idleness = seconds, is_of_idleness
+      self._limited_since, self._cpu_seconds = time.monotonic(), self._cpu_clock()
 
-  def _find_idleness(self, now):
-    """Returns in words what does not end, if nothing has been done for too long; else ''."""
-    used = self._cpu_clock()
-    if self._idle_limit is None or used - self._cpu_seconds >= _LEAST_CPU_SECONDS:
-      self._idle_since, self._cpu_seconds = now, used
-    elif now - self._idle_since >= self._idle_limit:
-      return (f'This worker has done nothing for {self._idle_limit:g} s (start_seconds), and the '
-              f"others wait for it. It is still at '{self._name}': see what it waits for, such as "
-              'a disk, and start all workers again; raise start_seconds if that may take so long.')
-    return ''
+  def _find_end(self, now, doing):
+    """Returns why the time of the start is over, in words, and the exit code; None if it is not."""
+    used, limit = self._cpu_clock(), self._limit_seconds
+    if self._is_of_idleness and used - self._cpu_seconds >= _LEAST_CPU_SECONDS:
+      self._limited_since, self._cpu_seconds = now, used
+    if limit is None or now - self._limited_since < limit:
+      return None
+    if self._is_of_idleness:  # None of the other workers is to blame.
+      return (f'This worker has done nothing for {limit:g} s (start_seconds), and the others wait '
+              f"for it. It is still at '{self._name}': see what it waits for, such as a disk, and "
+              'start all workers again; raise start_seconds if that may take so long.',
+              RunError.exit_code)
+    return (f'{doing} does not end: not all workers are ready to train {limit:g} s (start_seconds) '
+            'after they had met. This one hangs, or waits for one that does and says so. Start all '
+            'workers again; raise start_seconds if they need longer.', WorkerGone.exit_code)
 
   def note(self, text: str) -> None:
     """Adds a note on the phase, which the last line puts in brackets."""
@@ -122,16 +124,9 @@ class Startup:
           return
         now = time.monotonic()
         doing = self._doing() if callable(self._doing) else self._doing
-        if self._limit_seconds is not None and now - self._limited_since >= self._limit_seconds:
-          self._end(
-              f'{doing} does not end: not all workers are ready to train {self._limit_seconds:g} s '
-              '(start_seconds) after they had met. This one hangs, or waits for one that does and '
-              'says so. Start all workers again; raise start_seconds if they need longer.',
-              WorkerGone.exit_code)
-          return
-        idleness = self._find_idleness(now)
-        if idleness:  # None of the other workers is to blame.
-          self._end(idleness, RunError.exit_code)
+        end = self._find_end(now, doing)
+        if end is not None:
+          self._end(*end)
           return
         if doing and now - self._phase_started >= self._beat_seconds:
           write_line(f'{doing} … {now - self._phase_started:.0f} s', self._stream)

@@ -155,7 +155,7 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
     yield None
     return
   _allow_open_files(cluster.num_workers)
-  startup.limit_idleness(start_seconds)
+  startup.limit(start_seconds, is_of_idleness=True)
   session_config = build_session_config(workers=Workers(cluster.num_workers, cluster.rank),
                                         **session_settings)
   facts = {name: digest_examples(fact) if isinstance(fact, Examples) else fact
@@ -166,7 +166,7 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
         'This process has trained another program as a worker, on other devices or with other '
         'threads, and TensorFlow ends its server only with the process: give both programs the '
         'same num_towers, device and session settings, or start a process for each.')
-  startup.limit_idleness(None)  # From here on workers wait for each other.
+  startup.limit(None)  # From here on workers wait for each other.
   peers = Peers(cluster) if worker is None else worker.peers
   startup.begin('workers', peers.describe_wait)
   try:
