@@ -20,7 +20,7 @@ def _open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
 
   with Startup(time.monotonic(), stream=sys.stderr) as startup, join_workers(
       cluster, common_to_workers(vars(config)), startup=startup,
-      session_settings=dict(config.run.session_settings(), devices=devices,
+      session_settings=dict(config.session_settings(), devices=devices,
                             collective=config.collective),
       start_seconds=config.start_seconds, worker_seconds=config.worker_seconds) as worker:
     startup.limit(None)  # What is measured may take any time.
@@ -55,7 +55,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
 
     session = towers.Session(build_configured(
         dataclasses.replace(config, num_towers=num_towers, device=kind), losses_alone, data_set,
-        Workers(cluster.num_workers, cluster.rank)), **config.run.session_settings())
+        Workers(cluster.num_workers, cluster.rank)), **config.session_settings())
     with session.opened(Startup(time.monotonic()), worker), session.as_default():
       session.resume()
       yield session

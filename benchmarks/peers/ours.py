@@ -44,7 +44,7 @@ def run_towers(turns: Any, task: Task) -> None:
     with contextlib.suppress(_Over):
       Loop(_Run(session, progress, turns), progress=progress, signals=signals,
            checkpoints=Checkpoints(folder, keep=config.keep_checkpoints), history=History(),
-           timetable=build_timetable(config.run, session.plan)).run()
+           timetable=build_timetable(config, session.plan)).run()
 
 
 class _Over(Exception):

@@ -228,7 +228,7 @@ class Run:
       model = make_model() if make_model else model
       workers = Workers(num_workers, rank)
       self.program = build_configured(config, model, data_set, workers)
-      if config.run.keeps_curves:
+      if config.keeps_curves:
         self.program.build_gradient_norm()
       self.session_config = build_session_config(
           self.program.devices, workers=workers, needs_threads=self.program.needs_threads)

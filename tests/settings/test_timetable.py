@@ -21,15 +21,15 @@ def test_intervals_are_steps_or_epochs(text, expected):
 @pytest.mark.parametrize('settings, steps', [
     ({}, 315), (dict(epochs=0.5), 32), (dict(epochs=0.001), 1), (dict(steps=7), 7)])
 def test_a_run_has_the_steps_of_its_epochs_unless_they_are_given(settings, steps):
-  assert Config(**settings).run.count_steps(OF_63_STEPS) == steps
+  assert Config(**settings).count_steps(OF_63_STEPS) == steps
 
 
 def test_a_timetable_counts_in_steps():
   plan = build_plan(num_examples=13, batch_size=8, num_towers=2)  # Steps of 8 and of 5 examples.
   of_3_epochs = functools.partial(Config, epochs=3.0)
-  assert build_timetable(of_3_epochs(validate_every='2epochs', checkpoint_every='5').run, plan) == (
+  assert build_timetable(of_3_epochs(validate_every='2epochs', checkpoint_every='5'), plan) == (
       Timetable(6, Interval(4), Interval(5)))
-  assert build_timetable(of_3_epochs(checkpoint_every='90seconds').run, plan) == (
+  assert build_timetable(of_3_epochs(checkpoint_every='90seconds'), plan) == (
       Timetable(6, Interval(2), save_every=Interval(6), save_seconds=90.0))
 
 

@@ -94,7 +94,7 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
   config = config.for_worker(cluster)
   trains = not (config.check or config.find_batch or config.input_only)
   with quieted(config.quiet and trains), \
-      lock_outputs(config.run, cluster, export_dir=config.export_dir):
+      lock_outputs(config, cluster, export_dir=config.export_dir):
     if config.autotune:
       config = load_extra('--autotune')(config, cluster=cluster, command=command)
     set_xla(config.xla, os.environ)

@@ -65,7 +65,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   if cluster.trains_together and data_set.bad_records is not None:
     # A step that fails while workers wait for each other crashes TensorFlow 1.14 now and then.
     data_set.bad_records.on_failure = lambda message: end_process(message, 2)
-  run = Run(config.run, told, startup, signals, bad_records=data_set.bad_records)
+  run = Run(config, told, startup, signals, bad_records=data_set.bad_records)
   with run.joined(config, devices, (data_set.train, data_set.validation)) as accumulate:
     def build():
       return _build_timed(dataclasses.replace(

@@ -43,7 +43,8 @@ def check_program(settings: Any) -> None:
 
 
 def check_config(config: Any) -> None:
-  """Checks all settings together, as `check_run` does those of a run."""
+  """Checks all settings together, those of program and run among them."""
+  check_run(config)
   check_program(config)
   # NumPy, which draws synthetic data, takes no other seed.
   _refuse(config.seed < 0, f'seed={config.seed}: it must be at least 0.')

@@ -27,7 +27,8 @@ class RunSettings(_OfRun):
     if cluster.is_chief:
       return self
     outputs: Dict[str, Any] = dict.fromkeys(
-        name for name, setting in arguments_of('run').items() if setting.whose == 'chief')
+        field.name for field in dataclasses.fields(self)
+        if SETTINGS[field.name].whose == 'chief')
     if cluster.is_evaluator:
       outputs.update(summary_dir=self.summary_dir)
     return dataclasses.replace(self, **outputs)
@@ -56,22 +57,11 @@ class RunSettings(_OfRun):
     return self.summary_dir is not None or self.report is not None
 
 
-def _check(config):
-  object.__setattr__(config, 'run', RunSettings.of(vars(config)))
-  check_config(config)
+_OfAll: Any = values_of(SETTINGS, check_config)
 
 
-_OfAll: Any = values_of(SETTINGS, _check)
-
-
-class Config(_OfAll):
-  """A value for each of `table.SETTINGS`.
-
-  Attributes:
-    run: those of its run.
-  """
-
-  run: RunSettings
+class Config(_OfAll, RunSettings):
+  """A value for each of `table.SETTINGS`, those of its run among them."""
 
   def for_worker(self, cluster: Cluster) -> 'Config':
     """Returns the settings of one process of a cluster; only the chief writes and reports.
@@ -82,13 +72,10 @@ class Config(_OfAll):
       if cluster.trains_together and getattr(self, name):
         raise UsageError(f'{name} is a job for one worker, and TF_CONFIG names '
                          f'{len(cluster.addresses)}: unset TF_CONFIG for it.')
-    run = self.run.for_worker(cluster)
-    if run is self.run:
-      return self
-    changes: Dict[str, Any] = dict(dataclasses.asdict(run), export_dir=None)
+    own: Any = super().for_worker(cluster)
     if cluster.is_evaluator:
-      changes.update(validation='switch', validation_tower=False, autotune=False)
-    return dataclasses.replace(self, **changes)
+      own = dataclasses.replace(own, validation='switch', validation_tower=False, autotune=False)
+    return own
 
   def peak_learning_rate(self) -> float:
     """Returns the rate after warm-up and before any decay."""

@@ -171,8 +171,8 @@ class Run:
     """
     settings, accumulate, start = self._settings, given.accumulate, given.init_from
     cluster, folder = read_cluster(os.environ), settings.checkpoint_dir
-    if (cluster.is_chief and not cluster.is_evaluator and start is not None and
-        not callable(start) and not (folder and find_checkpoints(folder))):
+    if (cluster.is_chief and start is not None and not callable(start) and
+        not (folder and find_checkpoints(folder))):
       check_weights(os.fspath(getattr(start, 'path', start)))
     for split in filter(None, splits):
       self._bad_records += [log for log in split.bad_records if log not in self._bad_records]

@@ -29,7 +29,7 @@ def build_learning_rate(config: Any, plan: Plan, examples_seen: Any) -> Union[fl
     epochs = seen / plan.examples_per_epoch
 
     if schedule == 'cosine':
-      total_examples = plan.examples_before(config.run.count_steps(plan))
+      total_examples = plan.examples_before(config.count_steps(plan))
       factor = 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(seen / total_examples, 1.0)))
       rate = minimum + (peak - minimum) * factor
     else:
