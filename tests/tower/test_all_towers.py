@@ -72,7 +72,7 @@ def in_a_branch(total):
 @pytest.mark.nightly(but=3)
 @pytest.mark.parametrize('make, message', [
     (lambda b: [b[0]], r"'loss_1' of the model has the shape \(\?, 5\)"),
-    (lambda b: ([b[0][:, 0]], {'loss_1': b[0][:, 0]}), "A metric is called 'loss_1'"),
+    (lambda b: ([b[0][:, 0]], {'loss_1': b[0][:, 0]}), "called 'loss_1', which"),
     (lambda b: [3.0], 'a dict for its loss|a list for its loss'),
     (lambda b: towers.Weighted(b[0], b[0]) + b[0][:, 0], 'return a list'),
     (lambda b: all_sum(b[0]), r'got the shape \(\?, 5\)'),

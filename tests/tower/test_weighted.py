@@ -149,6 +149,8 @@ def of_any_rank(values):
     (lambda losses, weights: (losses[:, 0], dict(mean=tf.reduce_mean(losses))), 'metric mean has'),
     (lambda losses, weights: (losses[:, 0], dict(loss=losses[:, 0])), "called 'loss'"),
     (lambda losses, weights: (losses[:, 0], dict(examples=losses[:, 0])), "called 'examples'"),
+    (lambda losses, weights: (losses[:, 0], dict(gradient_norm=losses[:, 0])), "'gradient_norm'"),
+    (lambda losses, weights: dict(loss=losses[:, 0], other=losses[:, 1]), "called 'loss'"),
     (lambda losses, weights: (losses[:, 0], dict(word=tf.as_string(losses[:, 0]))), 'has texts'),
     (lambda losses, weights: tf.reduce_mean(towers.Weighted(losses, weights)), 'return it as it'),
     (lambda losses, weights: (losses[:, 0], dict(hits=of_any_rank(losses))),
@@ -157,7 +159,7 @@ def of_any_rank(values):
     (lambda losses, weights: towers.Weighted(losses, of_any_rank(weights)), 'of an unknown number'),
     (lambda losses, weights: (losses[:, 0], dict(auc=towers.Whole(np.mean, [of_any_rank(losses)]))),
      'metric auc has .* of an unknown number'),
-], ids=range(18))
+], ids=range(20))
 def test_shapes_that_do_not_fit_are_refused(change, message):
   with pytest.raises(UsageError, match=message):
     small.Run(model=changed(change), **SETTINGS)

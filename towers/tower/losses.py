@@ -35,7 +35,9 @@ class ScalarLoss(UsageError):
   """A mean over a batch, of which rows that fill it up cannot be left out."""
 
 
-_TAKEN = 'loss', 'step', 'examples'  # By results and histories, for what is no metric.
+# By results, histories and curves, for what is no metric.
+_TAKEN = ('loss', 'step', 'examples', 'learning_rate', 'gradient_norm', 'examples_per_second',
+          'input_wait')
 
 
 class Weighted(NamedTuple):
@@ -103,11 +105,11 @@ def sum_returned(returned: Any, batch: Batch) -> 'Sums':
                      f'{len(returned[1])}, and each needs a name: return a dict of them, as '
                      "losses, {'hits': hits}.")
   losses = _name_losses(loss)
-  for name in metrics:
-    if name in _TAKEN or name in losses:
-      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and a metric '
-                       "already, or of a result's own number: choose another name.")
-  sums, are_several = Sums(batch), isinstance(loss, (list, dict))
+  sums, are_several = Sums(batch), list(losses) != ['loss']
+  for name in [*metrics, *(losses if are_several else ())]:
+    if name in _TAKEN or name in metrics and name in losses:
+      raise UsageError(f'A metric or one of several losses is called {name!r}, which is the name '
+                       "of another, or of a run's own number: choose another name.")
   for name, value in losses.items():
     which = f'The loss {name!r}' if are_several else 'The loss'
     sums.add(name, f'{which} of the model', value, _FIX_LOSS, may_be_mean=True)
