@@ -65,6 +65,8 @@ class FedTowers:
     pool: the rows of all towers' batches, `size` of them.
     forward: the ops of the first tower's loss and metrics.
     totals: the sums over all towers in the first one, each with its own part of it.
+    gradients: of the loss, for each variable those of all towers; none where moments or sums are
+      fixed, whose gradients are those of other parts too.
     kernels: of batch normalisation in it, forward and backward, but those in loops.
     limited: values of the first tower's forward pass that it compares with limits.
     writes: of the first tower's update ops, those that depend on its batch.
@@ -133,10 +135,9 @@ class FedTowers:
                      if total.op in used and total not in self.totals]
     if len(towers) * num_workers > 1:  # No setting joins those of one tower's micro-batches.
       self._moments += find_moments(self.writes, of_batch, self.forward)
-    # Of moments and sums that are fixed, the gradients are those of other parts too.
     gradients = zip(*(each.gradients for each in towers))
-    self._gradients = [] if self._moments or self._has_others else list(gradients)
-    needed = find_needed([*outputs, *(list_ops(tower.gradients) if self._gradients else [])],
+    self.gradients = [] if self._moments or self._has_others else list(gradients)
+    needed = find_needed([*outputs, *(list_ops(tower.gradients) if self.gradients else [])],
                          without=fed)
     self.kernels = [op for op in sorted(needed, key=lambda op: op._id)
                      if op.name.startswith(self.scope) and op.type.startswith('FusedBatchNorm')
@@ -191,7 +192,7 @@ class FedTowers:
     found.update((('limited', tensor.name), self.find_peer(tensor, index))
                  for tensor in self.limited)
     found.update((('gradient', variable.op.name), gradients[index]) for variable, gradients in zip(
-        self.towers[0].variables, self._gradients) if gradients[index] is not None)
+        self.towers[0].variables, self.gradients) if gradients[index] is not None)
     if is_first:
       found.update((('penalty', penalty.op.name), [penalty]) for penalty in tower.penalties)
       found.update((('update', write.op.name), [self.find_peer(value, index) for value in values])
@@ -263,7 +264,7 @@ class FedTowers:
 
   def _compute(self, side, given=()) -> Values:
     joined: Values = {}
-    passes = _WITH_GRADIENTS if self._gradients else 1
+    passes = _WITH_GRADIENTS if self.gradients else 1
     for results in self.run(side, lambda share: self.list_results(
         share.tower, is_first=share is side[0]), given, passes):
       for key, value in results.items():
