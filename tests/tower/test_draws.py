@@ -168,6 +168,11 @@ DRAWS = {
     'time first in a loop': lambda h: tf.reduce_mean(turns(2, dropout(0.2))(steps_first(h)), 0),
     'flat steps': lambda h: flat_steps(h, dropout(0.5)),
     'flat rows': lambda h: flat_rows(h, dropout(0.5)),
+    'numbers of flat rows': lambda h: flat_rows(h, lambda rows: rows + tf.reshape(
+        tf.random.normal([tf.size(rows)]), [-1, 5])),
+    'steps of flat rows': lambda h: flat_rows(h, lambda rows: tf.scan(
+        lambda before, none: dropout(0.3)(before + none), tf.zeros([2, tf.shape(rows)[0], 1]),
+        rows)[-1]),
     'noise of flat steps': lambda h: h + tf.reduce_mean(tf.reshape(
         tf.random.normal([3 * tf.shape(h)[0], 5]), [3, -1, 5]), 0),
     'heads on the rows': heads,
@@ -207,7 +212,7 @@ TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'se
             'loops over any rows', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
 MORE = ('sized before a loop', 'sized before a branch', 'flat steps', 'heads on the rows', 'tokens',
         'masked steps', 'stateless', 'stateless steps', 'map_fn of flat steps',
-        'shuffled neighbours')
+        'shuffled neighbours', 'numbers of flat rows', 'steps of flat rows')
 DRAWS['together'] = lambda h: functools.reduce(lambda h, name: DRAWS[name](h), TOGETHER, h)
 DRAWS['more'] = lambda h: functools.reduce(lambda h, name: tf.tanh(DRAWS[name](h)), MORE, h)
 # (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.

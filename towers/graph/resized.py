@@ -88,14 +88,14 @@ def find_outer(tensor: Tensor, size: int) -> List[int]:
   for each.
 
   An op that makes the axis of one of the rows alone, or takes it apart into one, tells. Between it
-  and the tensor, an op that keeps an axis of this length keeps its order. That is one number, or
-  none where no op around it, or several, tell.
+  and the tensor, an op that keeps an axis of this length keeps its order, and so does a reshape
+  that moves the numbers of a row to other axes. That is one number, or none where no op around it,
+  or several, tell.
   """
-  [(_, factor)] = list_grown(tensor, size)
   found, seen, pending = set(), {tensor.name}, [tensor]
   while pending:
     flat = pending.pop()
-    [(axis, _)] = list_grown(flat, size)
+    [(axis, factor)] = list_grown(flat, size)
     for op in [flat.op, *flat.consumers()]:
       others = op.inputs if op is flat.op else op.outputs
       rows = [list_grown(other, size) for other in others]
@@ -106,7 +106,8 @@ def find_outer(tensor: Tensor, size: int) -> List[int]:
       elif op.type in _BLOCKS and all(one in ([(axis, 1)], []) for one in rows) and any(rows):
         found.add(factor)
       alike = [other for other in _list_alike(op, size) if [
-          times for _, times in list_grown(other, size)] == [factor]]
+          times == factor or op.type == 'Reshape' and times > 1
+          for _, times in list_grown(other, size)] == [True]]
       for other in alike if any(other is flat for other in alike) else ():
         if other.name not in seen:
           seen.add(other.name)

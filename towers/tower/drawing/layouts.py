@@ -29,6 +29,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from towers.graph.resized import copy_resized, find_outer, list_grown
 from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart, walk
 from towers.input.batch import Batch
+from towers.placement import randomness
 from towers.tensorflow_v1 import Operation, Tensor, tf
 from towers.tower.all_towers import is_of_all, is_own
 
@@ -259,7 +260,10 @@ def _read_layouts(unknown, layouts, copies, counted=(_ANY,)) -> None:
       rows = [row for row in rows if row[0] == 0]
     if len(rows) == 1:
       [(axis, factor)] = rows
-      for outer in [1] if factor == 1 else find_outer(copy, _ROWS):
+      # A loop that takes apart another axis than this one has its rows in any order.
+      is_any = factor == 1 or axis and not (
+          randomness.is_random(tensor.op) or randomness.is_stateless(tensor.op))
+      for outer in [1] if is_any else find_outer(copy, _ROWS):
         before, within = [None if any(number % size == 0 for size in counted) else number
                           for number in (outer, factor // outer)]
         if (before, within) != (None, None):
