@@ -50,7 +50,7 @@ from towers.tower.model_call import Model
 from towers.tower.precision import build_precision
 from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
-from towers.update.groups import build_groups, choose_rate, name_optimizer
+from towers.update.groups import build_groups, choose_rate, name_optimizer, name_rates
 from towers.update.moving_averages import build_averages
 from towers.update.summary_tags import read_after
 from towers.validation import build_measuring_towers, build_validation, build_validation_tower
@@ -80,6 +80,7 @@ class TrainingGraph:
       None.
     gradients: the mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float; NaN where the optimizer hides it.
+    learning_rates: the same of each group of variables, by the name of its curve.
     gradient_norm: of the mean gradients before they are clipped, a scalar tensor; None until
       `build_gradient_norm`.
     averages: moving averages of the weights, or None.
@@ -271,11 +272,12 @@ class TrainingGraph:
   def _build_update(self):
     """Builds the update of all weights, and what it says of its input."""
     given = self.given
-    self.learning_rate = choose_rate(given.optimizer, given.learning_rate, self.plan)
     self._groups = build_groups(
-        given.optimizer, self.learning_rate,
+        given.optimizer, choose_rate(given.optimizer, given.learning_rate, self.plan),
         [variable.op.name for variable in tf.trainable_variables()],
         rate_factors=given.rate_factors, weight_decay=given.weight_decay)
+    self.learning_rates = name_rates(self._groups)
+    self.learning_rate = next(iter(self.learning_rates.values()), float('nan'))
     self.averages = None
     if given.average_weights is not None:
       self.averages = build_averages(given.average_weights)
@@ -311,7 +313,7 @@ class TrainingGraph:
   def format_variables(self) -> str:
     """Returns a table of the model's variables: name, shape, dtype and learning rate of each."""
     return format_variables(self._variables, {
-        name: group.rate for group in self._groups for name in group.names})
+        name: group.text for group in self._groups for name in group.names})
 
   def __repr__(self) -> str:
     num_values = sum(variable.shape.num_elements() or 0 for variable in self._variables)

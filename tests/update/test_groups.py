@@ -14,7 +14,7 @@ from towers.optimizers import AdamWOptimizer
 from towers.placement.patterns import parse_pairs
 from towers.process.run_error import RunError
 from towers.tensorflow_v1 import tf
-from towers.update.groups import build_groups
+from towers.update.groups import Group, build_groups
 
 NUM_STEPS = 5
 SETTINGS = {
@@ -163,7 +163,7 @@ def test_one_object_updates_all_its_variables_at_once():
   """Otherwise its own variables, such as powers of beta, would move once for each pattern."""
   adam = tf.train.AdamOptimizer(0.1)
   groups = build_groups({'a': adam, 'b': adam}, 0.1, ['a/1', 'a/2', 'b'])
-  assert groups == [(adam, {'a/1', 'a/2', 'b'}, 1, '0.1', ())]
+  assert groups == [Group(adam, {'a/1', 'a/2', 'b'}, rate=0.1, text='0.1', label='a')]
   with pytest.raises(UsageError, match='one object for groups that act in different steps'):
     build_groups({'a': towers.Every(2, adam), 'b': adam}, 0.1, ['a/1', 'b'])
 

@@ -5,7 +5,7 @@ A plain `Session.run` would resolve them again in every step.
 
 import contextlib
 import functools
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from towers.validation import fetch_measured
 class Update(NamedTuple):
   """What a measured step returns besides its loss."""
   gradient_norm: float  # The global norm of its gradients.
-  learning_rate: float  # The rate that it applied.
+  learning_rates: Mapping[str, float]  # The rates that it applied, by the names of their curves.
   summaries: Sequence[bytes] = ()  # What the model has made by `tf.summary` in the first tower.
 
 
@@ -124,16 +124,15 @@ class Calls:
     return made
 
   def _with_update(self, make, fetches, feeds):
-    program, rate = self._program, self._program.learning_rate
-    is_constant = isinstance(rate, float)
-    rates = [] if is_constant else [rate]
-    call = make([*fetches, program.gradient_norm, *rates, *program.summaries], feeds)
+    program, rates = self._program, self._program.learning_rates
+    changing = {name: rate for name, rate in rates.items() if not isinstance(rate, float)}
+    call = make([*fetches, program.gradient_norm, *changing.values(), *program.summaries], feeds)
 
     def run(*numbers):
       results = call(*numbers)
       norm, *found = results[len(fetches):]
-      self.update = Update(float(norm), rate if is_constant else float(found[0]),
-                           found[len(rates):])
+      self.update = Update(float(norm), {**rates, **dict(zip(changing, map(float, found)))},
+                           found[len(changing):])
       return results
 
     return run

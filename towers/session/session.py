@@ -289,8 +289,14 @@ class Session(OpenSession):
 
   def learning_rate(self) -> float:
     """Returns the rate of the next update; NaN where the optimizer hides it."""
-    rate = self.program.learning_rate
-    return rate if isinstance(rate, float) else float(self._engine.session.run(rate))
+    return next(iter(self.learning_rates().values()), float('nan'))
+
+  def learning_rates(self) -> Dict[str, float]:
+    """Returns the same of each group of variables, by the name of its curve."""
+    rates = self.program.learning_rates
+    found = self._engine.session.run(
+        {name: rate for name, rate in rates.items() if not isinstance(rate, float)})
+    return {name: float(found.get(name, rate)) for name, rate in rates.items()}
 
   @property
   def agree(self) -> Callable[[str, bool], bool]:

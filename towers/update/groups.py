@@ -57,12 +57,17 @@ Optimizers = Union[OneOptimizer, Every, Mapping[str, Union[OneOptimizer, Every]]
 
 
 class Group(NamedTuple):
-  """Variables, by name, that one optimizer updates, see `Every`; its rate in words."""
+  """Variables, by name, that one optimizer updates, see `Every`; its rate, also in words.
+
+  `label` is of the patterns that chose the variables, '' for all others.
+  """
   optimizer: Optimizer
   names: Set[str]
   every: int = 1
-  rate: str = ''
+  rate: Rate = float('nan')
+  text: str = ''
   turns: Sequence[int] = ()
+  label: str = ''
 
 
 def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
@@ -112,11 +117,26 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
       if any(group.optimizer is made for group in found.values()):
         raise UsageError('optimizer has one object for groups that act in different steps, and '
                          'its own numbers would move in both: make an optimizer for each.')
-      own_rate = rate if _is_function(optimizer) else _read_rate(optimizer)
-      found[key] = Group(made, set(), every.steps, _describe_rate(own_rate, factor, every),
-                         every.turns)
+      own_rate = _read_rate(made)
+      if _is_hidden(own_rate) and _is_function(optimizer):
+        own_rate = rates[factor]
+      chosen = [pattern.strip('/') for pattern in (patterns[name], factors.get(name, ''))]
+      found[key] = Group(made, set(), every.steps, own_rate,
+                         _describe_rate(own_rate, factor, every), every.turns,
+                         '/'.join(filter(None, chosen)))
     found[key].names.add(name)
   return list(found.values())
+
+
+def name_rates(groups: Sequence[Group]) -> Dict[str, Rate]:
+  """Returns the known rates by the names of their curves, which is one where all are the same."""
+  named = {'/'.join(filter(None, ['learning_rate', group.label])): group.rate for group in groups
+           if not _is_hidden(group.rate)}
+  if len({rate if isinstance(rate, float) else id(rate) for rate in named.values()}) == 1:
+    named = {'learning_rate': next(iter(named.values()))}
+  # A run would fetch a variable itself, and not its value.
+  return {name: rate if isinstance(rate, float) else tf.convert_to_tensor(rate)
+          for name, rate in named.items()}
 
 
 def check_own_gradients(optimizer: Optimizer) -> None:
@@ -183,7 +203,7 @@ def _is_function(optimizer: OneOptimizer) -> bool:
 
 def choose_rate(optimizer: Optimizers,
                 learning_rate: Union[float, Callable[[Plan], Rate], None], plan: Plan) -> Rate:
-  """Returns the learning rate, NaN where only the optimizer knows it; of several, the first's.
+  """Returns the learning rate that is given, NaN where optimizers have their own.
 
   A `learning_rate`, or a function from the training split's plan to it, is for optimizers that are
   functions of the rate.
@@ -202,17 +222,15 @@ def choose_rate(optimizer: Optimizers,
     raise UsageError(f'learning_rate={learning_rate} has no effect on an optimizer that has its '
                      'own rate: give optimizer as a function of the rate, as `lambda rate: '
                      'tf.train.MomentumOptimizer(rate, 0.9)`, or leave learning_rate out.')
-  if learning_rate is not None:
-    with tf.device(HOST):
-      rate = _as_rate(_call(learning_rate, plan) if callable(learning_rate) else learning_rate)
-    if isinstance(rate, float) and not 0 <= rate < np.inf:
-      raise UsageError(f'learning_rate={rate:g}: it must be a finite number of at least 0.')
-    if getattr(rate, 'graph', None) not in (None, tf.get_default_graph()):
-      raise UsageError(f'learning_rate is {rate!r} of another graph than the program: give a '
-                       f'function that makes it, as {_DECAY}.')
-  else:
-    rate = _read_rate(optimizers[0])
-  # A run would fetch the variable itself, and not its value.
+  if learning_rate is None:
+    return float('nan')
+  with tf.device(HOST):
+    rate = _as_rate(_call(learning_rate, plan) if callable(learning_rate) else learning_rate)
+  if isinstance(rate, float) and not 0 <= rate < np.inf:
+    raise UsageError(f'learning_rate={rate:g}: it must be a finite number of at least 0.')
+  if getattr(rate, 'graph', None) not in (None, tf.get_default_graph()):
+    raise UsageError(f'learning_rate is {rate!r} of another graph than the program: give a '
+                     f'function that makes it, as {_DECAY}.')
   return rate if isinstance(rate, float) else tf.convert_to_tensor(rate)
 
 
@@ -247,11 +265,15 @@ def _read_rate(optimizer: Optimizer) -> Rate:
   return _as_rate(float('nan') if rate is None or callable(rate) else rate)
 
 
+def _is_hidden(rate):
+  return isinstance(rate, float) and math.isnan(rate)
+
+
 def _describe_rate(rate, factor, every):
-  if not isinstance(rate, float):
-    text = 'scheduled' if factor == 1 else f'scheduled, times {factor:g}'
+  if isinstance(rate, float):
+    text = "the optimizer's own" if _is_hidden(rate) else f'{rate:g}'
   else:
-    text = f'{rate * factor:g}' if rate == rate else "the optimizer's own"
+    text = 'scheduled' if factor == 1 else f'scheduled, times {factor:g}'
   return text if every.steps == 1 else f'{text}, {every}'
 
 

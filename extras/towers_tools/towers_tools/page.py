@@ -161,7 +161,9 @@ def _draw_charts(names, runs):
       yield draw(metric, validation=metric, from_zero=False)
   yield draw('examples per second', training='examples_per_second')
   yield draw('share of time that waits for input', training='input_wait')
-  yield draw('learning rate', training='learning_rate')
+  for rate in sorted({name for run in runs for sample in run['samples'] for name in sample
+                      if name.startswith('learning_rate')}):
+    yield draw(rate.replace('_', ' ', 1), training=rate)
   yield draw('gradient norm', training='gradient_norm')
 
 

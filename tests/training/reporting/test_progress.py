@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+import towers
+from tests.harness import small
 from towers.base.output import quieted
 from towers.input.plan import build_plan
 from towers.training.reporting.progress import Progress, format_seconds
@@ -35,8 +37,8 @@ class Session:
     self.step, self.plan, self.input_wait_seconds = step, plan, 0.0
     self.training_metrics = self
 
-  def learning_rate(self):
-    return 0.1
+  def learning_rates(self):
+    return {'learning_rate': 0.1}
 
   def mark(self):
     return None
@@ -90,6 +92,17 @@ def test_an_epoch_that_is_not_whole_counts():
   run(stream, steps=24)
   assert 'step 1/24, epoch 1/3:' in stream.getvalue()
   assert 'step 24/24, epoch 3/3:' in stream.getvalue()
+
+
+def test_the_loss_is_a_mean_of_the_steps_of_its_parts(capsys):
+  def model(batch, is_training):
+    losses, _ = small.model(batch, is_training)
+    return {'whole': losses, 'half': losses / 2}
+
+  towers.train(small.program(model=model), epochs=3)
+  shown = re.findall('step .*: loss (.*), whole (.*), half (.*), rate', capsys.readouterr().out)
+  loss, whole, half = map(float, shown[-1])
+  assert loss == pytest.approx(whole + half, abs=2e-4)
 
 
 def test_the_time_of_all_pauses_adds_up():

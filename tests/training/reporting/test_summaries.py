@@ -109,7 +109,19 @@ class Looks(towers.Callback):
     self.seen.append(self.look(run))
 
 
-def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate(tmp_path, monkeypatch):
+def falling(rate):
+  return tf.train.AdamOptimizer(tf.train.exponential_decay(
+      rate, tf.train.get_or_create_global_step(), 3, 0.9))
+
+
+@pytest.mark.parametrize('settings, names', [
+    (dict(learning_rate=sinking_rate, optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9)),
+     ['learning_rate']),
+    (dict(learning_rate=0.1, optimizer=falling), ['learning_rate']),
+    (dict(learning_rate=sinking_rate, optimizer={'hidden/': falling, '': tf.train.AdamOptimizer}),
+     ['learning_rate/hidden', 'learning_rate'])], ids=['given', 'own', 'groups'])
+def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rates(
+    settings, names, tmp_path, monkeypatch):
   calls, build_norm = [], TrainingGraph.build_gradient_norm
 
   def build_counted(program):
@@ -118,13 +130,15 @@ def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate(tmp_pat
         lambda norm: calls.append(None) or norm, [program.gradient_norm], tf.float32)
 
   monkeypatch.setattr(TrainingGraph, 'build_gradient_norm', build_counted)
-  looks = Looks(lambda run: run.session.learning_rate())  # That of the next step.
-  train(tmp_path, callbacks=[looks], settings=dict(
-      learning_rate=sinking_rate, optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9)))
+  looks = Looks(lambda run: run.session.learning_rates())  # Those of the next step.
+  train(tmp_path, callbacks=[looks], settings=settings)
   assert len(calls) == 4
-  rates = [(step, value) for tag, step, value in read(tmp_path) if tag == 'train/learning_rate']
-  assert rates == [(step, pytest.approx(looks.seen[step - 2])) for step in (3, 6, 9, 12)]
-  assert len({value for _, value in rates}) == 4
+  rates = {(tag[len('train/'):], step): value for tag, step, value in read(tmp_path)
+           if tag.startswith('train/learning_rate')}
+  assert rates == {(name, step): pytest.approx(seen) for step in (3, 6, 9, 12)
+                   for name, seen in looks.seen[step - 2].items()}
+  assert set(looks.seen[0]) == set(names)
+  assert len(rates) == len(set(rates.values())) == 4 * len(names)
 
 
 def test_without_curves_no_step_computes_the_norm():

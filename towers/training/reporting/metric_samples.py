@@ -28,9 +28,10 @@ class MetricWriter(Callback):
 
     Args:
       step: weight updates so far, this one included.
-      values: its loss before the update, learning_rate and gradient_norm before clipping; since the
-        sample before, examples_per_second and input_wait, the share of that time in which towers
-        waited for input, 0 to 1: both None if no step was timed.
+      values: its loss before the update, learning_rate, of several groups one for each, and
+        gradient_norm before clipping; since the sample before, examples_per_second and input_wait,
+        the share of that time in which towers waited for input, 0 to 1: both None if no step was
+        timed.
       metrics: means of the model's since the sample before.
       summaries: serialized `tf.Summary`s of the model.
     """
@@ -82,9 +83,9 @@ class MetricSamples(Callback):
   def _sample(self, pace, loss):
     """Gives a measured step to the metric writers."""
     session = self._session
-    update = session.update or Update(math.nan, math.nan)
+    update = session.update or Update(math.nan, {})
     values = dict(
-        loss=loss, learning_rate=update.learning_rate, gradient_norm=update.gradient_norm,
+        loss=loss, **update.learning_rates, gradient_norm=update.gradient_norm,
         examples_per_second=pace.speed_since(self._mark, session.plan),
         input_wait=pace.wait_since(self._mark))
     metrics = session.training_metrics.since(self._metrics_mark)

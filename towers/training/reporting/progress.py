@@ -8,7 +8,6 @@ takes fewer drawings; anywhere else it prints a plain line with the time every f
 """
 
 import contextlib
-import math
 import shutil
 import sys
 import threading
@@ -51,7 +50,7 @@ class Pace(NamedTuple):
 
 
 class Progress(Callback):
-  """Shows a training run, step by step.
+  """Shows a training run, step by step: loss and metrics are means since the line before.
 
   Attributes:
     train_seconds: of training, without pauses and the first step.
@@ -203,17 +202,16 @@ class Progress(Callback):
   def _list_facts(self, now, loss):
     step, pace = self._step, self._pace
     epoch = f'epoch {self._plan.epoch_and_index(step - 1)[0] + 1}/{self._total_epochs}'
-    facts = {'epoch': 'stream' if self._plan.is_endless else epoch,
-             'step': f'step {step:,}/{self._total_steps:,}',
-             'loss': f'loss {loss:.4f}'}
     means = self._metrics.since(self._metrics_mark)
     self._metrics_mark = self._metrics.mark()
-    if len(means) > 1:
-      facts['metrics'] = ', '.join(f'{name} {mean:.4f}' for name, mean in means.items()
-                                   if name != 'loss')
-    rate = self._session.learning_rate()
-    if not math.isnan(rate):  # Some optimizers hide theirs.
-      facts['rate'] = f'rate {rate:.3g}'
+    facts = {'epoch': 'stream' if self._plan.is_endless else epoch,
+             'step': f'step {step:,}/{self._total_steps:,}',
+             'loss': f"loss {means.pop('loss', loss):.4f}"}
+    if means:
+      facts['metrics'] = ', '.join(f'{name} {mean:.4f}' for name, mean in means.items())
+    rates = self._session.learning_rates()
+    if rates:  # Some optimizers hide theirs.
+      facts['rate'] = 'rate ' + ', '.join(f'{rate:.3g}' for rate in rates.values())
     speed = pace.speed_since(self._shown, self._plan)
     if speed:
       facts['speed'] = f'{speed:,.0f} examples/s'
