@@ -231,7 +231,7 @@ def test_unequal_rows_without_padding_are_refused_where_a_program_reads_them():
     build_inputs(examples, plan=plan).next_batches()
   assert str(refusal.value) == (
       'train: the rows of array 1 have 2 to 3 values, and a batch needs one shape: give the split '
-      'to towers.padded.')
+      'to towers.padded, as towers.padded(towers.from_arrays(rows)).')
 
 
 @pytest.mark.parametrize('rows, words', [

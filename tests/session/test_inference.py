@@ -441,7 +441,8 @@ def of_any_rank(features):
 
 @pytest.mark.parametrize('call, examples, words', [
     ('evaluate', FEATURES, 'the parts 0: float32 [?, 5], and those that the program trains on '
-     '0: float32 [?, 5], 1: int32 [?]: give the same structure'),
+     '0: float32 [?, 5], 1: int32 [?]: give the same structure, dtypes and shapes, as (array, '
+     'array). It fails'),
     ('evaluate', (FEATURES[:, :3], LABELS), 'the parts 0: float32 [?, 3], 1: int32 [?], and'),
     ('evaluate', dict(images=FEATURES, labels=LABELS), 'images: float32 [?, 5], labels: int32 [?]'),
     ('evaluate', (FEATURES, LABELS[:, None]), '1: int32 [?, 1], and those'),
@@ -450,6 +451,7 @@ def of_any_rank(features):
     ('predict', FEATURES[0], 'a batch axis: give [1, 5], x[:1] in place of x[0].'),
     ('predict', (FEATURES[0].tolist(),), 'give [1, 5]'), ('predict', iter([FEATURES[0]]), '[1, 5]'),
     ('predict', FEATURES[:, :3], 'the parts 0: float32 [?, 3], and those'),
+    ('predict', FEATURES[:, :3], 'as (array, array), the last of which may be missing where'),
     ('predict', FEATURES.astype(np.float64), '0: float64')])
 def test_examples_unlike_those_of_the_program_are_told_apart(call, examples, words, session):
   with pytest.raises(towers.UsageError) as caught:

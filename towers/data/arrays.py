@@ -126,7 +126,7 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
     lengths = np.diff(unequal[0].fed[1])
     raise UsageError(f'{name}: the rows of {unequal[0].label} have {lengths.min():,} to '
                      f'{lengths.max():,} values, and a batch needs one shape: give the split to '
-                     'towers.padded.')
+                     'towers.padded, as towers.padded(towers.from_arrays(rows)).')
 
   examples = Examples(num_examples=num_examples, arrays=fed, name=name, read=read,
                       num_bytes=sum(column.num_bytes for column in unequal))

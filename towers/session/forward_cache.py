@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Tuple
 from towers.base.usage_error import UsageError
 from towers.data.composite import find_paths
 from towers.session.inference import Forward, open_for_any
-from towers.session.rows import Rows, describe_part
+from towers.session.rows import Rows, describe_part, draw_structure
 from towers.tensorflow_v1 import Call, tf
 
 # By a session: each holds a copy of the weights.
@@ -123,9 +123,11 @@ def _comparing(given, trained, is_model):
     parts, own = _describe_parts(given), _describe_parts(trained)
     if parts == own or not is_model and parts.items() <= own.items():
       raise
+    less = '' if is_model else ', the last of which may be missing where a function takes fewer'
     raise UsageError(f'The examples have the parts {_join(parts)}, and those that the program '
-                     f'trains on {_join(own)}: give the same structure, dtypes and shapes. It '
-                     f'fails by {type(error).__name__}: {error}') from error
+                     f'trains on {_join(own)}: give the same structure, dtypes and shapes, as '
+                     f'{draw_structure(trained)}{less}. It fails by {type(error).__name__}: '
+                     f'{error}') from error
 
 
 def _describe_parts(batch):

@@ -36,6 +36,12 @@ def describe_part(part: Any) -> Tuple[str, List[Optional[int]]]:
   return tf.as_dtype(part.dtype).name, tf.TensorShape(part.shape).as_list()[1:]
 
 
+def draw_structure(template: Any) -> str:
+  """Returns a structure with a word for each of its parts, as '(array, array)'."""
+  array = '<array>'
+  return str(tf.nest.map_structure(lambda part: array, template)).replace(repr(array), 'array')
+
+
 def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
   """Returns the rows of a global batch that is given by hand, and what feeds each micro-batch.
 
@@ -50,10 +56,9 @@ def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
     tf.nest.assert_same_structure(taken, batch)
     arrays = list(map(np.asarray, tf.nest.flatten(batch)))
   except (TypeError, ValueError, NotImplementedError):
-    given, array = tf.nest.map_structure(describe, batch), '<array>'
-    line = str(tf.nest.map_structure(lambda part: array, taken)).replace(repr(array), 'array')
+    given = tf.nest.map_structure(describe, batch)
     raise UsageError(f'session.train got {given!s:.200}, and takes arrays in the structure {wanted}'
-                     f': write session.train({line}).') from None
+                     f': write session.train({draw_structure(taken)}).') from None
   sizes = {len(array) if array.ndim else 0 for array in arrays}
   for index, (array, part) in enumerate(zip(arrays, tf.nest.flatten(taken))):
     dtype = part.dtype.as_numpy_dtype
