@@ -1,5 +1,7 @@
 """First values from data: what a function of the first batch assigns, on any number of towers."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,23 @@ def test_what_is_not_trained_starts_so_too():
     features = small.random_examples(13).arrays[0][:8]
     np.testing.assert_allclose(session.run('mean'), features.mean(0), atol=1e-6)
     np.testing.assert_allclose(session.run('in/bias'), 0, atol=1e-6)
+
+
+def test_what_is_read_after_an_assignment_is_what_it_assigns():
+  def move(x, is_first=False):
+    shift = tf.get_variable('shift', [], initializer=tf.zeros_initializer())
+    if is_first:
+      late = tf.py_func(lambda: time.sleep(0.2) or np.float32(3), [], tf.float32)
+      with tf.control_dependencies([shift.assign(tf.reshape(late, []))]):
+        x = tf.identity(x)  # What reads the variable itself waits for nothing.
+    return net(x + shift, is_first)
+
+  program = small.program(lambda batch, is_training: small.classify(move(batch[0]), batch[1]),
+                          init_from=lambda batch: move(batch[0], True), num_towers=2)
+  with program.session() as session:
+    features = small.random_examples(13).arrays[0][:8]
+    np.testing.assert_allclose(
+        session.run('in/bias'), -3 - features.mean(0, keepdims=True), atol=1e-5)
 
 
 @pytest.mark.plain

@@ -13,9 +13,9 @@ from typing import Callable, Container, Dict, List, Sequence
 from towers.graph.walk import find_dependents, find_loops, find_needed, list_branches
 from towers.tensorflow_v1 import Operation, replace_tensor, replaced, stop_waiting, tf
 
-_WRITES = re.compile('Assign(Add|Sub|)VariableOp$|ResourceScatter')
+WRITES = re.compile('Assign(Add|Sub|)VariableOp$|ResourceScatter')
 # Ops that pass a handle on.
-_PASSES = ('Switch', 'Identity', 'Enter')
+PASSES = ('Switch', 'Identity', 'Enter')
 
 
 def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
@@ -28,7 +28,7 @@ def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
     losses, others: its results. What others alone wait for stays, such as a metric's total.
     may_postpone: whether the write of a variable may run once a step: (write, variable).
   """
-  writes = [op for op in ops if _WRITES.match(op.type)]
+  writes = [op for op in ops if WRITES.match(op.type)]
   after = find_dependents(writes)
   of_losses, needed = find_needed(losses, within=after), find_needed(others, within=after)
   needed |= of_losses
@@ -51,7 +51,7 @@ def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
 def find_variable(op: Operation) -> Operation:
   """Returns the op of the variable that an op takes first, or what its handle comes from."""
   op = op.inputs[0].op
-  while op.type in _PASSES:
+  while op.type in PASSES:
     op = op.inputs[0].op
   return op
 
@@ -61,7 +61,7 @@ def _replace_reads(write: Operation, early: List[Operation], needed: Container[O
   variable, context = find_variable(write), write._get_control_flow_context()
   reads = [op for op in find_dependents([write], within=needed) if op is not write and op.inputs
            and op.inputs[0].dtype == tf.resource and find_variable(op) is variable
-           and op.type not in _PASSES]
+           and op.type not in PASSES]
   if not reads:
     return True
   alone = sum(find_variable(other) is variable for other in early) == 1

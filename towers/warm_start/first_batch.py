@@ -10,19 +10,20 @@ It is called once, in a graph of its own on one device, with the whole batch of 
 workers: what it assigns depends on neither. A run that resumes does not call it.
 """
 
-from typing import Any, Callable
+from typing import Any, Callable, Dict
 
 import numpy as np
 
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.examples import Examples
-from towers.graph.walk import list_ops
+from towers.graph.postponed import PASSES, WRITES, find_variable
+from towers.graph.walk import find_loops, list_ops
 from towers.input.pipeline import build_inputs
 from towers.input.plan import Plan
 from towers.placement.devices import Devices, build_session_config
 from towers.placement.patterns import shorten
 from towers.placement.variables import build_variable_store
-from towers.tensorflow_v1 import Session, tf
+from towers.tensorflow_v1 import Operation, Session, tf
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.forward_pass import build_outputs
 from towers.tower.global_batch import join_batches
@@ -90,4 +91,24 @@ class FirstBatch:
                      precision=build_precision(given.precision, devices=[device], loss_scale=1.0),
                      postpones=False)
     returned = build_outputs(call, whole.batches[0], device, index=0)
+    _order_reads()
     return tf.group(*list_ops(tf.nest.flatten(returned))), inputs
+
+
+def _order_reads() -> None:
+  """Lets what reads a variable wait for the assignments that the function has made before.
+
+  Functions are written for variables whose reads see them, although only what they compute beside
+  waits: `with tf.control_dependencies([w.assign(first)]): x = tf.identity(x)`, then `x * w`.
+  """
+  last: Dict[Operation, Any] = {}
+  started = {variable.initializer for variable in tf.global_variables() + tf.local_variables()}
+  for op in tf.get_default_graph().get_operations():
+    if op in started or not op.inputs or op.inputs[0].dtype != tf.resource or op.type in PASSES:
+      continue
+    variable, place = find_variable(op), op._get_control_flow_context()
+    write, within = last.get(variable, (None, None))
+    if write is not None and within in (None, place) and find_loops(op) == find_loops(write):
+      op._add_control_input(write)
+    if WRITES.match(op.type):
+      last[variable] = op, place
