@@ -219,6 +219,17 @@ def test_weights_that_are_half_themselves_are_refused():
     small.Run(num_towers=2, model=model, **MIXED)
 
 
+@pytest.mark.parametrize('make, is_named', [
+    (lambda: tf.Variable(tf.ones([3]), name='table'), True),
+    (lambda: tf.get_variable('table', [3], initializer=tf.ones_initializer()), False)])
+def test_a_model_that_computes_nothing_in_half_is_named(make, is_named, caplog):
+  def model(batch, is_training):
+    return tf.square(tf.gather(make(), batch[1]))
+
+  small.Run(num_towers=2, model=model, **MIXED).close()
+  assert ('precision=mixed changes nothing' in caplog.text) == is_named
+
+
 @pytest.mark.nightly(but='convnet-first')
 @pytest.mark.parametrize('name, kind', [
     ('convnet', 'first'), ('resnet20', 'first'), ('resnet20', 'sync')])

@@ -11,6 +11,7 @@ anything and the scale is halved; after many good steps it is doubled (Micikevic
 arXiv:1710.03740).
 """
 
+import logging
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from towers.base.usage_error import check_choice
@@ -78,6 +79,16 @@ def cast_inputs(tensors: Any, dtype: DType) -> Any:
   """Returns a batch's structure with all float32 tensors cast."""
   return tf.nest.map_structure(
       lambda tensor: tf.cast(tensor, dtype) if tensor.dtype == tf.float32 else tensor, tensors)
+
+
+def warn_of_float32(scope: str, dtype: DType) -> None:
+  """Warns of a tower none of whose ops computes in half precision."""
+  if not any(tensor.dtype == dtype for op in tf.get_default_graph().get_operations()
+             if op.name.startswith(scope) and op.type != 'Cast' for tensor in op.outputs):
+    logging.getLogger('towers').warning(
+        'precision=mixed changes nothing: the model computes nothing in %s. Make its weights by '
+        'tf.get_variable, for those of tf.Variable stay float32, or leave precision=mixed out.',
+        dtype.name)
 
 
 def float32_getter(scope: str) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from towers.tower.batch_norm.moving_averages import BATCH_NORMS, join_moments, n
 from towers.tower.cloning.cloner import Cloner
 from towers.tower.drawing.draws import begin_draws, read_pass_shift
 from towers.tower.model_call import Model, ModelCall
-from towers.tower.precision import Precision
+from towers.tower.precision import Precision, warn_of_float32
 from towers.tower.recording import record_tower
 from towers.tower.tower import Tower
 from towers.tower.training_tower import build_tower
@@ -79,6 +79,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     towers.append(tower)
     store.scopes.append(tower.scope)
 
+  if precision is not None:
+    warn_of_float32(towers[0].scope, precision.dtype)
   join_moments(batch_norm, towers, workers)
   join_sums(towers, workers=workers)
   return towers
