@@ -108,6 +108,8 @@ def build(model=model, **settings):
      "which are 0: float64, 1: int32: cast arrays before, as features.astype('float32')"),
     (lambda: dict(train=towers.from_arrays(FEATURES, LABELS.astype(np.float32))),
      'which are 0: float32, 1: float32: cast arrays before'),
+    (lambda: dict(precision='mixed', model=lambda *given: model(*given) * tf.constant(2.)),
+     'joins float32 with 16 bits, in which precision=mixed computes: cast what it makes to what '),
     (lambda: dict(validation=towers.from_arrays(FEATURES.astype(np.float64), LABELS), num_towers=3,
                   validation_tower=True), 'component 0 is float64 in the validation split and '
      'float32 in the training split: convert one'),

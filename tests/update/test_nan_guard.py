@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+import towers
 from tests.harness import faults, small
 from towers import training_graph
 from towers.placement.replicas import REPLICAS
@@ -126,6 +127,11 @@ def test_the_tower_and_the_first_variable_are_named():
         'in tower 2 component 0 of the batch holds NaN or Inf and the loss other is nan and the '
         'gradient of hidden/weights is not finite (the first of 4 variables out of 4)')
     assert finding.advice == 'Leave such values out of the data'
+  with small.Run(num_towers=3, model=small.with_losses(lambda losses: towers.Weighted(
+      losses / tf.zeros_like(losses), tf.zeros_like(losses)))) as run:
+    assert run.opened.take_step().not_finite.advice.endswith(
+        'clip the gradients; where a weight is 0 its value must be finite too: replace what it is '
+        'computed from, by tf.where')
   with small.Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero,
                  accumulate=2) as run:
     run.train()

@@ -161,6 +161,11 @@ _MISTAKES = {
     'variable with replicas or a snapshot (use variables=host and validation=switch). TensorFlow '
     'says{at}: {error}',
 
+    'float16.*float32|float32.*float16':
+    '{who} joins float32 with 16 bits, in which precision=mixed computes: cast what it makes to '
+    'what it gets, as tf.cast(mask, x.dtype), or the reverse, as tf.cast(x, tf.float32). '
+    'TensorFlow says{at}: {error}',
+
     "does not match type|has DataType|that don't all match|Tensor conversion requested dtype":
     '{who} does not take the dtypes of {of}, which are {dtypes}: cast arrays before, as '
     "features.astype('float32') and labels.astype('int32'), or tensors, as "

@@ -19,8 +19,11 @@ class Retried(NamedTuple):
   @property
   def advice(self) -> str:
     """What to do about it."""
+    weighs = self.found.weighs and not np.isfinite(self.found.losses).all()
     return ('Lower the learning rate or clip the gradients' if self.found.inputs.all() else
-            'Leave such values out of the data')
+            'Leave such values out of the data') + (
+                '; where a weight is 0 its value must be finite too: replace what it is computed '
+                'from, by tf.where' if weighs else '')
 
   def __str__(self) -> str:
     """Returns in words which towers' losses and which variables' gradients are not finite."""

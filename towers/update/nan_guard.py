@@ -25,7 +25,8 @@ class Diagnosis(NamedTuple):
   `losses`, `[towers, 1 + losses]` float32, are the towers' shares of the mean loss, and their sums
   of several losses, by `loss_names`. `finite`, `[towers + 1, variables]` bool, is whether a tower's
   gradient of a variable is; the last row is for the averaged gradients. `names` are the variables'.
-  `inputs`, `[towers, parts]` bool, is the same of the parts of their batches, at `paths`.
+  `inputs`, `[towers, parts]` bool, is the same of the parts of their batches, at `paths`. `weighs`
+  is whether a loss has weights.
   """
   losses: Tensor
   finite: Tensor
@@ -33,6 +34,7 @@ class Diagnosis(NamedTuple):
   loss_names: Sequence[str]
   inputs: Tensor
   paths: List[str]
+  weighs: bool = False
 
 
 def build_is_finite(reduced: ReducedGradients, is_compiled: bool = False) -> Tensor:
@@ -60,9 +62,11 @@ def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
     with tf.device(HOST):
       losses = [[tower.loss, *(tower.sums[name] for name in tower.losses)]
                 for tower in reduced.towers]
-      return Diagnosis(tf.cast(losses, tf.float32), tf.stack(rows), names, reduced.towers[0].losses,
+      first = reduced.towers[0]
+      return Diagnosis(tf.cast(losses, tf.float32), tf.stack(rows), names, first.losses,
                        tf.reshape(inputs, [len(batches), -1]) if paths else
-                       tf.ones([len(batches), 0], tf.bool), paths)
+                       tf.ones([len(batches), 0], tf.bool), paths,
+                       any(name in first.weights for name in first.losses or ['loss']))
 
 
 def run_if(is_due: Tensor, update: Callable[[], Sequence[Any]], writes: StepWrites) -> Tensor:
