@@ -70,7 +70,7 @@ def trained(folder, steps, keep=5, warn=pytest.fail):
   """Trains from the newest checkpoint, saves after each step; returns the weights of each."""
   weights = []
   with Run() as run, run.graph.as_default():
-    checkpoints = Checkpoints(str(folder), keep=keep, warn=warn, inputs=run.program.feed.inputs)
+    checkpoints = Checkpoints(str(folder), keep=keep, warn=warn, data=small.data_of(run.program))
     run.opened.resume(checkpoints)
     run.opened.start()
     for _ in range(steps):
@@ -116,7 +116,7 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       act(str(folder / 'model.ckpt-3'))
       warnings = []
       checkpoints = Checkpoints(str(folder), keep=1, warn=warnings.append,
-                                inputs=run.program.feed.inputs)
+                                data=small.data_of(run.program))
       assert run.opened.resume(checkpoints) == str(folder / 'model.ckpt-2'), damage
       small.assert_same_weights(run.weights(), weights[1], tolerance=0)
       assert 'model.ckpt-3 cannot be read' in warnings[-1], damage
@@ -274,7 +274,7 @@ def test_a_checkpoint_of_four_towers_on_either_target_goes_on_with_one_tower_her
   with Run(seed=9) as run:
     with run.graph.as_default():
       assert run.opened.resume(Checkpoints(
-          str(tmp_path / target), keep=5, inputs=run.program.feed.inputs))
+          str(tmp_path / target), keep=5, data=small.data_of(run.program)))
     run.opened.start()
     losses = [run.train() for _ in range(3)]
   np.testing.assert_allclose(losses, np.loadtxt(os.path.join(WRITTEN, target, EXPECTED_LOSSES)),

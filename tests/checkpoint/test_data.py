@@ -11,6 +11,7 @@ from towers.base.usage_error import UsageError
 from towers.checkpoint.checkpoints import Checkpoints
 from towers.checkpoint.restore import Data
 from towers.input.plan import LAST_BATCHES, build_plan
+from towers.input.resume_point import Order
 from towers.tensorflow_v1 import tf
 
 random = np.random.RandomState(0)
@@ -120,8 +121,7 @@ def test_the_same_data_resumes_and_a_checkpoint_without_a_record_says_so(tmp_pat
   train(tmp_path / 'new', BEFORE)
   with tf.Graph().as_default(), program().session() as session:
     session.restore(str(tmp_path / 'new'))
-    Checkpoints(str(tmp_path / 'old'), keep=1, inputs=session.program.feed.inputs).save(
-        session.snapshot())
+    Checkpoints(str(tmp_path / 'old'), keep=1).save(session.snapshot())
   train(tmp_path / 'new', AFTER)
   assert 'training data' not in capsys.readouterr().out
   train(tmp_path / 'old', AFTER)
@@ -136,5 +136,5 @@ def test_steps_of_another_size_are_refused_but_for_damaged_examples(seen, may_sk
   # Steps of 8 and of 5 examples.
   plan = build_plan(num_examples=13, batch_size=8, num_towers=2)
   with pytest.raises(UsageError, match=words) if words else contextlib.nullcontext():
-    Data(None, plan, may_skip=may_skip).check_steps(
+    Data(None, plan, Order(None), may_skip=may_skip).check_steps(
         'model.ckpt-3', step=3, examples_seen=seen, was_carried=False)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import towers
+from towers.checkpoint.restore import Data
 from towers.cli.jobs import build_configured
 from towers.data import DataSet
+from towers.data.digest import take_digest
 from towers.input.pipeline import fill_empty
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.devices import build_session_config
@@ -168,6 +170,11 @@ def killing(last):
       raise Killed
 
   return kill
+
+
+def data_of(program):
+  """Returns what checkpoints of a program record of its examples."""
+  return Data(take_digest(program.train_examples), program.plan, program.feed.inputs.order)
 
 
 def read_checkpoint(folder):

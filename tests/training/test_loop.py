@@ -95,7 +95,7 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
   with run.graph.as_default():
     checkpoints = Checkpoints(
         folder and str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk,
-        warn=recorder.write, inputs=run.program.feed.inputs)
+        warn=recorder.write, data=small.data_of(run.program))
     run.opened.resume(checkpoints, history)
     run.opened.scale_learning_rate(history.rate_factor)
     run.opened.start()

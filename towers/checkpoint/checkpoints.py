@@ -29,7 +29,6 @@ from towers.base.usage_error import UsageError, format_lines
 from towers.checkpoint.history import HISTORY, History
 from towers.checkpoint.restore import Data, restore_variables
 from towers.data.digest import DATA_TENSOR
-from towers.input.pipeline import Inputs
 from towers.input.resume_point import (
   CARRY_TENSOR,
   ORDER_TENSOR,
@@ -140,8 +139,7 @@ class Checkpoints:
   """
 
   def __init__(self, folder: Optional[str], *, keep: int, writes: bool = True,
-               stop_on_full_disk: bool = False,
-               inputs: Optional[Inputs] = None, data: Optional[Data] = None,
+               stop_on_full_disk: bool = False, data: Optional[Data] = None,
                averages: Optional[Averages] = None, warn: Callable[[str], None] = write_line):
     """Prepares to save all global variables to a folder, which it makes; see also `lock_folder`.
 
@@ -149,8 +147,8 @@ class Checkpoints:
       keep: how many of the newest checkpoints stay, besides the best one.
       writes: whether this worker writes; another only notes which steps are saved.
       stop_on_full_disk: whether a checkpoint that cannot be written ends the run, or is a warning.
-      inputs, data: the order and the examples of the training split, which checkpoints record, and
-        a resumed run compares.
+      data: the training examples, which checkpoints record, and a resumed run compares; None to
+        record none.
       averages: of the program's weights, if it has any.
       warn: called with a message for the user, perhaps from another thread.
     """
@@ -158,14 +156,11 @@ class Checkpoints:
     self.saved_step: Optional[int] = None
     self._writes = writes and bool(folder)
     self.error = self.reason = ''
-    self._inputs = inputs
     self._constants: Dict[str, np.ndarray] = {}
-    if inputs is not None:
-      self._constants[ORDER_TENSOR] = inputs.order.to_array()
-      if inputs.plan.carries:
-        self._constants[CARRY_TENSOR] = np.array(True)
     if data is not None:
-      self._constants[DATA_TENSOR] = data.digest.to_array()
+      self._constants = {ORDER_TENSOR: data.order.to_array(), DATA_TENSOR: data.digest.to_array()}
+      if data.plan.carries:
+        self._constants[CARRY_TENSOR] = np.array(True)
     if averages is not None:
       self._constants[AVERAGES_TENSOR] = np.array(averages.decay)
     self._keep = keep
@@ -260,19 +255,19 @@ class Checkpoints:
 
   def _find_point(self, session, path):
     """Returns where the data stands; notes other data, another order, or steps of another size."""
-    if self._inputs is None:
+    data, reader = self._data, tf.train.load_checkpoint(path)
+    if data is None:
       return None
-    step = int(session.run(get_global_step()))
-    reader, data, plan = tf.train.load_checkpoint(path), self._data, self._inputs.plan
-    texts, difference = [], '' if data is None else data.compare(reader, path)
-    if data is not None and difference:
+    step, plan = int(session.run(get_global_step())), data.plan
+    texts, difference = [], data.compare(reader, path)
+    if difference:
       texts.append(data.begin_epoch(session, path, step, difference))
-    elif data is not None and not reader.has_tensor(DATA_TENSOR):
+    elif not reader.has_tensor(DATA_TENSOR):
       texts.append(f'{path} does not record its training data, as those of earlier versions: it is '
                    'not compared')
     seen = int(session.run(get_examples_seen()))
     point, batch_size = read_point(reader, plan, step, seen, bool(difference))
-    if data is not None and not difference and not reader.has_tensor(POINT_TENSOR):
+    if not difference and not reader.has_tensor(POINT_TENSOR):
       data.check_steps(path, step=step, examples_seen=seen,
                        was_carried=reader.has_tensor(CARRY_TENSOR))
     saved = None
@@ -280,7 +275,7 @@ class Checkpoints:
       saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
       saved = saved._replace(window=saved.window // batch_size * plan.batch_size)
     plan = plan.resumed_at(point)
-    text = explain_order(path, plan=plan, order=self._inputs.order, saved=saved)
+    text = explain_order(path, plan=plan, order=data.order, saved=saved)
     texts += [text and f'WARNING: {text}', explain_batch_size(batch_size, plan)]
     if plan.is_endless:
       texts.append(f'the stream begins anew: what the {seen:,} examples seen came from is not kept')
@@ -292,9 +287,9 @@ class Checkpoints:
     """Writes a checkpoint, whole or not at all, in a thread; keeps the best of each order."""
     try:
       constants = dict(self._constants)
-      if self._inputs is not None:
+      if self._data is not None:
         constants[POINT_TENSOR] = np.array(
-            [self._inputs.plan.batch_size, snapshot.point.epoch, snapshot.point.position,
+            [self._data.plan.batch_size, snapshot.point.epoch, snapshot.point.position,
              *snapshot.point.cuts])
       self._writer = self._writer or _Writer(self._variables, constants)
       with folder_aside(self.folder) as aside:

@@ -27,6 +27,7 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, format_lines
 from towers.data.digest import DATA_TENSOR, Digest
 from towers.input.plan import Plan
+from towers.input.resume_point import Order
 from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import choose_all
 from towers.tensorflow_v1 import Session, tf
@@ -44,6 +45,7 @@ class Data(NamedTuple):
   """The training examples of a run."""
   digest: Digest  # Of the examples.
   plan: Plan  # Which of them each step takes.
+  order: Order  # In which they come.
   may_be_new: bool = False  # Whether a checkpoint of others is taken.
   may_skip: bool = False  # Whether steps leave out damaged ones.
 

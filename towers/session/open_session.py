@@ -322,12 +322,11 @@ class OpenSession(SessionInterface):
     program, writes, data = self.program, self.program.workers.rank == 0, None
     if writes and folder is not None:
       self._digest = self._digest or take_digest(program.train_examples)
-      data = Data(self._digest, program.plan, may_be_new=new_data,
+      data = Data(self._digest, program.plan, program.feed.inputs.order, may_be_new=new_data,
                   may_skip=program.train_examples.marks_bad)
     with program.graph.as_default():
       return Checkpoints(folder, keep=keep, writes=writes, stop_on_full_disk=stop_on_full_disk,
-                         inputs=program.feed.inputs, averages=program.averages, data=data,
-                         warn=warn)
+                         data=data, averages=program.averages, warn=warn)
 
   def scale_learning_rate(self, factor: float) -> None:
     """Multiplies the schedule's rate by `factor`, if the program is built for on_nan=rollback."""
