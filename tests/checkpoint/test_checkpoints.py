@@ -119,8 +119,9 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
                                 data=small.data_of(run.program))
       assert run.opened.resume(checkpoints) == str(folder / 'model.ckpt-2'), damage
       small.assert_same_weights(run.weights(), weights[1], tolerance=0)
-      assert 'model.ckpt-3 cannot be read' in warnings[-1], damage
-      assert 'resumes from the one before' in warnings[-1], damage
+      [warning] = warnings
+      assert 'model.ckpt-3 cannot be read' in warning, damage
+      assert 'resumes from the one before' in warning, damage
       # The next checkpoint stays, although a newer, damaged one lies beside it.
       run.opened.start()
       run.train()
@@ -211,7 +212,7 @@ def test_what_a_killed_run_left_half_written_is_removed_and_never_followed(tmp_p
     small.assert_same_weights(run.weights(), weights[1], tolerance=0)
   assert not list((tmp_path / 'folder').glob('.writing-*'))
   assert (tmp_path / 'precious' / 'file').read_text() == 'precious'
-  assert len(warnings) == 1 and 'has no index' in warnings[0]
+  assert not warnings
 
 
 def test_a_checkpoint_is_there_once_its_last_file_is(tmp_path, monkeypatch):

@@ -188,7 +188,7 @@ class Checkpoints:
     self.wait()
     if not self.folder:
       return None
-    self._clean_up()
+    sweep(self.folder)
     reasons: List[str] = []
     for path in [chosen] if chosen else find_checkpoints(self.folder):
       try:
@@ -339,15 +339,6 @@ class Checkpoints:
         with contextlib.suppress(FileNotFoundError):  # Earlier versions wrote no sums.
           os.remove(path_of(self.folder, step) + suffix)
     _sync(self.folder)
-
-  def _clean_up(self):
-    """Removes files that a killed run left half written."""
-    sweep(self.folder)
-    for name in os.listdir(self.folder):
-      path = os.path.join(self.folder, name)
-      if (name.startswith(PREFIX) and name.endswith(DATA) and
-          not os.path.exists(path[:-len(DATA)] + INDEX)):
-        self._warn(f'WARNING: {path} has no index, and cannot be used')
 
 
 class _Writer:
