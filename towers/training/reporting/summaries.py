@@ -20,7 +20,7 @@ import os
 import re
 import socket
 import time
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -188,12 +188,6 @@ class Writer:
   def text(self, tag: str, text: str) -> None:
     """Adds a text in Markdown."""
     self._add(lambda: [text_value(tag, text)])
-
-  def summary(self, summary: Union[bytes, Any]) -> None:
-    """Adds a `tf.Summary`, or a serialized one, as of `run.session.run(tf.summary.merge_all())`."""
-    if isinstance(summary, bytes):
-      summary = tf.Summary.FromString(summary)
-    self._add(lambda: summary.value)
 
   def _add(self, build_values):
     if self._summaries is not None:
