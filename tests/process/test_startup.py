@@ -9,8 +9,6 @@ import time
 import pytest
 
 from towers.process.startup import Startup
-from towers.tensorflow_v1 import tf
-from towers.training.reporting.describe import describe_ops
 
 
 def test_a_long_phase_tells_how_far_it_is():
@@ -20,7 +18,6 @@ def test_a_long_phase_tells_how_far_it_is():
     time.sleep(0.15)
     assert stream.getvalue() == ''
     startup.begin('graph', lambda: f'building the graph ({next(counts)} ops)')
-    startup.note('2 towers')
     while stream.getvalue().count('\n') < 2:
       time.sleep(0.02)
     startup.begin('first step', 'running the first step')
@@ -29,8 +26,8 @@ def test_a_long_phase_tells_how_far_it_is():
   *beats, last = stream.getvalue().splitlines()
   found = [int(re.match(r'building the graph \((\d+) ops\) … \d+ s$', beat)[1]) for beat in beats]
   assert found == sorted(set(found)), beats
-  match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+) \(2 towers\), first '
-                   r'step \S+$', last)
+  match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+), first step \S+$',
+                   last)
   assert match, last
   total, files, graph = map(float, match.groups())
   assert files >= 1.1 and total >= files + graph - 0.1
@@ -75,12 +72,3 @@ def test_a_start_that_takes_too_long_or_does_nothing_ends_unless_the_limit_is_li
   assert len(ended) == len(expected)
   for (reason, code), (start, expected_code) in zip(ended, expected):
     assert reason.startswith(start) and code == expected_code
-
-
-def test_ops_are_counted_by_tower():
-  with tf.Graph().as_default() as graph:
-    tf.constant(0)
-    for tower in range(2):
-      with tf.name_scope(f'tower_{tower}'):
-        tf.constant(1) + tf.constant(2)
-    assert describe_ops(graph, 2) == '2 towers of 3 ops, 7 in all'

@@ -36,7 +36,7 @@ from towers.settings.table import arguments_of
 from towers.tensorflow_v1 import tf, use_deterministic_kernels, use_tf32
 from towers.tower.losses import ScalarLoss
 from towers.tower.model_call import Model
-from towers.training.reporting.describe import describe_check, describe_ops
+from towers.training.reporting.describe import describe_check
 from towers.training.run import Run
 from towers.update.learning_rate import build_learning_rate
 from towers.warm_start.matching import init_from
@@ -118,9 +118,7 @@ def _build_timed(config, model, data_set, startup):
   with tf.Graph().as_default() as graph:
     startup.begin('graph', lambda: (
         f'building the graph ({len(graph.get_operations()):,} ops so far)'))
-    program = build_configured(config, model, data_set)
-    startup.note(describe_ops(graph, len(program.devices.names)))
-  return program
+    return build_configured(config, model, data_set)
 
 
 def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Examples) -> str:

@@ -1,8 +1,7 @@
 """Start-up: the phases before the first step, timed and shown, since a deep net takes a while.
 
   building the graph (31,000 ops so far) … 15 s            during a long phase
-  ready in 21.3 s: packages and files 2.0, graph 12.2 (2 towers of 10,602 ops), variables 3.0, first
-  step 4.1
+  ready in 21.3 s: packages and files 2.0, graph 12.2, variables 3.0, first step 4.1
 
 Workers that start together limit the time: one that hangs would keep all waiting. Before they have
 met, a start may take as long as it needs, as to index many files, but not do nothing for long.
@@ -38,7 +37,6 @@ class Startup:
     `end(reason, exit_code)` when the time of a start is over.
     """
     self.seconds: Dict[str, float] = {}
-    self._notes: Dict[str, str] = {}
     self.started = self._phase_started = started
     self._name = 'packages and files'
     self._doing: Union[str, Callable[[], str]] = ''
@@ -94,10 +92,6 @@ class Startup:
             'after they had met. This one hangs, or waits for one that does and says so. Start all '
             'workers again; raise start_seconds if they need longer.', WorkerGone.exit_code)
 
-  def note(self, text: str) -> None:
-    """Adds a note on the phase, which the last line puts in brackets."""
-    self._notes[self._name] = text
-
   def finish(self) -> None:
     """Ends the last phase and writes the last line; does nothing when called again."""
     with self._lock:
@@ -105,10 +99,7 @@ class Startup:
         return
       self._is_over.set()
       self._end_phase()
-      phases = []
-      for name, seconds in self.seconds.items():
-        note = f' ({self._notes[name]})' if name in self._notes else ''
-        phases.append(f'{name} {seconds:.1f}{note}')
+      phases = [f'{name} {seconds:.1f}' for name, seconds in self.seconds.items()]
       write_line(f"ready in {time.monotonic() - self.started:.1f} s: {', '.join(phases)}",
                  self._stream)
 

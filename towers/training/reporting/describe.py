@@ -148,13 +148,6 @@ def describe_batch(plan: Plan) -> str:
   return sentence
 
 
-def describe_ops(graph: tf.Graph, num_towers: int) -> str:
-  """Returns how many ops a graph's towers have."""
-  ops = graph.get_operations()
-  in_towers = sum(op.name.startswith('tower_') for op in ops)
-  return f"{_count(num_towers, 'tower')} of {in_towers // num_towers:,} ops, {len(ops):,} in all"
-
-
 def describe_check(config: Any) -> str:
   """Returns a line on what `--check` compares, and which settings of a `Config` it leaves out."""
   compared = dict(tower_build='reuse', variables='host', accumulate=1, precision='float32',
