@@ -3,14 +3,25 @@
   python -m benchmarks.harness.ablated 'no guard' --model=resnet50 --steps=40
 """
 
-import functools
 import sys
 from typing import Callable, Dict
 
 
 def _leave_guard_out():
-  from towers import training_graph
-  training_graph.build_train_op = functools.partial(training_graph.build_train_op, guard=False)
+  from towers.tensorflow_v1 import tf
+  from towers.update import apply
+
+  def update(forward_is_over, build, writes):
+    for write in writes.late:
+      write.wait_for(forward_is_over.op)
+    with tf.control_dependencies([forward_is_over]):
+      ends = build()
+    with tf.control_dependencies(ends):
+      return tf.constant(True)
+
+  apply.gates_on_device = lambda *_: False
+  apply.build_is_finite = lambda reduced, _: tf.equal(reduced.loss, reduced.loss)
+  apply.run_if = update
 
 
 def _gate_on_host():

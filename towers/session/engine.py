@@ -251,8 +251,7 @@ class Engine:
                  'such steps are not named)')
     self.activity = 'training'
     loss = self.metrics.add(self.plan, self.step, results, num_examples)
-    is_done = results[places['is_done']]
-    if is_done or is_done is None:  # An op without a guard gives None.
+    if results[places['is_done']]:
       self.step += 1
       return StepResult(loss)
     return self._try_again(loss, num_examples)

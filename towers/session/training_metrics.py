@@ -94,7 +94,7 @@ class TrainingMetrics:
       return
     kept, self._kept = self._kept, []
     steps, losses, are_done, waits, vectors, found = zip(*kept)
-    done = np.not_equal(are_done, False)  # An op without a guard gives None.
+    done = np.array(are_done)
     if self._index is not None:
       sums = np.frombuffer(b''.join(vectors), np.float32).reshape(len(kept), -1)[done]
       self._sums[1:sums.shape[1]] += sums[:, 1:].sum(0, np.float64)

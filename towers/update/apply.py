@@ -18,7 +18,7 @@ from towers.placement.host import HOST
 from towers.placement.replicas import follow_writes, rounding_alike
 from towers.reduce.gradients import ReducedGradients
 from towers.reduce.rows import has_each_once, merge_rows
-from towers.tensorflow_v1 import Operation, Optimizer, Tensor, replaced, tf
+from towers.tensorflow_v1 import Optimizer, Tensor, replaced, tf
 from towers.tower.precision import build_growth
 from towers.update.device_gate import DeviceGate, gates_on_device
 from towers.update.groups import Group
@@ -31,18 +31,17 @@ from towers.update.weight_decay import decay_all
 
 @uncollected()
 def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Sequence[Group]],
-                   weight_decay: float = 0.0, guard: bool = True, is_compiled: bool = False,
-                   averages: Optional[Averages] = None,
-                   seed: int = 0) -> Union[Operation, Tensor]:
-  """Returns what to run to update all weights, and both counters, once.
+                   weight_decay: float = 0.0, is_compiled: bool = False,
+                   averages: Optional[Averages] = None, seed: int = 0) -> Tensor:
+  """Returns what to run to update all weights, and both counters, once: whether it did, a bool.
+
+  A step whose loss or gradients are not all finite is skipped, so that no variable changes.
 
   Args:
     reduced: the gradients. The UPDATE_OPS of their first tower run with the step.
     optimizer: applies them; or the groups of variables, each with an optimizer.
     weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more
       dimensions, once: weights decay, biases and norms do not.
-    guard: skip a step whose loss or gradients are not all finite, so that no variable changes. Then
-      the result is a scalar bool, whether the step was done; else an op.
     is_compiled: whether XLA compiles on the towers' devices.
     averages: of the weights, which the step moves too; or None.
     seed: of what the update draws.
@@ -53,7 +52,7 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
   """
   num_ops = len(tf.get_default_graph().get_operations())
   with tf.name_scope('apply'):
-    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard, is_compiled,
+    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, is_compiled,
                        averages)
     step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
     tie_noise(done, step_ops, [tower.scope for tower in reduced.towers], seed)
@@ -63,7 +62,7 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
       return done
     # The sums are cleared after they have been read, and after a skipped step too.
     with tf.control_dependencies([done, reduced.loss]), tf.control_dependencies([reduced.clear()]):
-      return tf.identity(done) if guard else tf.no_op()
+      return tf.identity(done)
 
 
 def _list_groups(optimizer, reduced):
@@ -75,14 +74,13 @@ def _list_groups(optimizer, reduced):
   return [(group, indices) for group, indices in by_group if indices]
 
 
-def _build_step(reduced, groups, weight_decay, guard, is_compiled, averages):
-  """Returns the op that does the step, or the bool whether the guard has let it."""
-  update_ops = list(reduced.towers[0].update_ops)
-  gate, is_finite = None, None
-  if guard and gates_on_device(reduced, [group for group, _ in groups]):
+def _build_step(reduced, groups, weight_decay, is_compiled, averages):
+  """Returns the bool whether the guard has let the step be done, which does it."""
+  update_ops, gate = list(reduced.towers[0].update_ops), None
+  if gates_on_device(reduced, [group for group, _ in groups]):
     gate = DeviceGate(decay_all(reduced, weight_decay), is_compiled)
     reduced, weight_decay, is_finite = gate.reduced, 0.0, gate.is_finite
-  elif guard:
+  else:
     is_finite = build_is_finite(reduced, is_compiled)
   writes = _find_writes(reduced, update_ops, is_finite)
   if gate is not None:
@@ -95,14 +93,11 @@ def _build_step(reduced, groups, weight_decay, guard, is_compiled, averages):
     one, seen = tf.constant(1, tf.int64), reduced.num_examples
     seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
   shares = averages.build_shares(get_global_step()) if averages else {}
-  # A tower may read a variable for more than its own gradient. Its forward pass ends with its loss,
-  # for which the guard waits too.
-  before = update_ops if guard else [reduced.loss] + update_ops
   gated = gate and _apply_gradients(
       reduced, groups, _find_readers(update_ops, reduced), gate, update_ops)
 
   def update():
-    applied = gated or _apply_gradients(decay_all(reduced, weight_decay), groups, before)
+    applied = gated or _apply_gradients(decay_all(reduced, weight_decay), groups, update_ops)
     # After the update, since the learning rate may read the counters; with the loss, beside which
     # the next batch is put.
     with tf.control_dependencies([applied, reduced.loss, *shares.values()]), tf.device(HOST):
@@ -115,11 +110,7 @@ def _build_step(reduced, groups, weight_decay, guard, is_compiled, averages):
         ends += averages.build_update(shares, after=applied)
     return ends
 
-  if is_finite is not None:
-    return run_if(is_finite, update, writes)
-  for write in writes.late:
-    write.wait_for(reduced.loss.op)
-  return tf.group(*update(), name='step')
+  return run_if(is_finite, update, writes)
 
 
 def _apply_gradients(reduced, groups, before, gate=None, beside=()):
@@ -226,8 +217,7 @@ def _find_writes(reduced, update_ops, is_finite):
   of_towers = [value for tower in reduced.towers for value in [
       tower.loss, *tower.gradients, *tower.penalty_gradients]]
   # An op that every micro-batch runs cannot wait for the last one.
-  ends = [reduced.loss if is_finite is None else is_finite, reduced.add_op]
-  writes = find_step_writes(of_towers, update_ops, ends)
+  writes = find_step_writes(of_towers, update_ops, [is_finite, reduced.add_op])
   check_once(writes, num_towers=len(reduced.towers), accumulates=reduced.add_op is not None)
   if reduced.all_reduce is not None:
     check_replicated(writes)
