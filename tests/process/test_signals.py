@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.harness import small
 from tests.harness.loaded_process import LoadedProcess
 from tests.harness.processes import running, wait_until
 from tests.harness.small import diagonal
+from towers.process import signals as process_signals
 from towers.process.signals import Interrupted, Signals
 
 GONE_SECONDS = 10.0
@@ -199,12 +201,14 @@ def test_under_nohup_a_closed_terminal_ends_nothing():
 
 
 @pytest.mark.parametrize('is_answered', [False, 'before it is read', 'after'])
-def test_it_waits_for_a_run_that_saves_but_not_for_one_that_does_not_answer(is_answered):
+def test_it_waits_for_a_run_that_saves_but_not_for_one_that_does_not_answer(
+    is_answered, monkeypatch):
   codes, left, read = [], threading.Event(), threading.Event()
   handlers = [signal.getsignal(number) for number in HANDLED]
   clock = [0.0]
-  signals = Signals(leave=lambda code: (codes.append(code), left.set()), clock=lambda: clock[0])
-  with signals:
+  monkeypatch.setattr(os, '_exit', lambda code: (codes.append(code), left.set()))
+  monkeypatch.setattr(process_signals, 'time', types.SimpleNamespace(monotonic=lambda: clock[0]))
+  with Signals() as signals:
     signals.leave_to_run(lambda: read.set() or 0.001)
     if is_answered == 'before it is read':
       signals.answer()

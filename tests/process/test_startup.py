@@ -5,16 +5,19 @@ import itertools
 import re
 import threading
 import time
+import types
 
 import pytest
 
+from towers.process import startup as process_startup
 from towers.process.startup import Startup
 
 
-def test_a_long_phase_tells_how_far_it_is():
+def test_a_long_phase_tells_how_far_it_is(monkeypatch):
   stream = io.StringIO()
   counts = itertools.count()
-  with Startup(time.monotonic() - 1, stream=stream, beat_seconds=0.05) as startup:
+  monkeypatch.setattr(process_startup, '_BEAT_SECONDS', 0.05)
+  with Startup(time.monotonic() - 1, stream=stream) as startup:
     time.sleep(0.15)
     assert stream.getvalue() == ''
     startup.begin('graph', lambda: f'building the graph ({next(counts)} ops)')
@@ -53,15 +56,18 @@ IDLE = ('This worker has done nothing for 0.2 s (start_seconds), and the others 
     (True, True, 0.001, []), (True, False, 1.5, [])],
                          ids=['late', 'late, lifted', 'idle', 'idle, lifted', 'busy'])
 def test_a_start_that_takes_too_long_or_does_nothing_ends_unless_the_limit_is_lifted(
-    is_of_idleness, is_lifted, cpu_seconds, expected):
+    is_of_idleness, is_lifted, cpu_seconds, expected, monkeypatch):
   ended, is_told, seconds = [], threading.Event(), itertools.count(0, cpu_seconds)
 
   def end(reason, code):
     ended.append((reason, code))
     is_told.set()
 
-  with Startup(time.monotonic(), stream=io.StringIO(), beat_seconds=0.02, end=end,
-               cpu_clock=lambda: next(seconds)) as startup:
+  monkeypatch.setattr(process_startup, 'end_process', end)
+  monkeypatch.setattr(process_startup, '_BEAT_SECONDS', 0.02)
+  monkeypatch.setattr(process_startup, 'time', types.SimpleNamespace(
+      monotonic=time.monotonic, process_time=seconds.__next__))
+  with Startup(time.monotonic(), stream=io.StringIO()) as startup:
     startup.begin('graph', 'the graph')
     startup.limit(0.2, is_of_idleness=is_of_idleness)
     time.sleep(0.1)

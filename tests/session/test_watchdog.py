@@ -8,10 +8,12 @@ from towers.session import watchdog
 from towers.session.watchdog import Watchdog, find_stall
 
 
-def stalled(run, action, free):
+def stalled(run, action, free, monkeypatch):
   """Returns the watchdog's reason while `action` blocks; `free()` then unblocks it."""
   reasons, told = [], threading.Event()
-  dog = Watchdog(limit_seconds=0.5, on_stall=lambda reason: (reasons.append(reason), told.set()))
+  monkeypatch.setattr(
+      watchdog, 'end_process', lambda reason: (reasons.append(reason), told.set()))
+  dog = Watchdog(limit_seconds=0.5)
   thread = threading.Thread(target=action)
   with dog:
     dog.engine = run.engine
@@ -25,9 +27,10 @@ def stalled(run, action, free):
   return reasons[0]
 
 
-def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():
+def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone(monkeypatch):
   reasons = []
-  with small.Run(num_towers=1) as run, Watchdog(limit_seconds=0.4, on_stall=reasons.append) as dog:
+  monkeypatch.setattr(watchdog, 'end_process', reasons.append)
+  with small.Run(num_towers=1) as run, Watchdog(limit_seconds=0.4) as dog:
     time.sleep(0.6)
     dog.engine = run.engine
     with dog.paused():
@@ -45,7 +48,7 @@ def test_a_run_ends_even_if_nobody_can_tell_why(monkeypatch):
 
   monkeypatch.setattr(watchdog, 'find_stall', fail)
   with small.Run(num_towers=1) as run:
-    reason = stalled(run, lambda: time.sleep(1), lambda: None)
+    reason = stalled(run, lambda: time.sleep(1), lambda: None, monkeypatch)
   assert 'could not be found out (no such op)' in reason
 
 

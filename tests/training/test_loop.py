@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-import time
+import types
 from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -29,6 +29,7 @@ from towers.session.engine import StepResult
 from towers.session.not_finite import Retried
 from towers.settings.timetable import Interval, Timetable
 from towers.tensorflow_v1 import tf
+from towers.training import loop as training_loop
 from towers.training import run as training_run
 from towers.training.loop import MOST_SKIPPED_IN_A_ROW, Loop
 from towers.training.run import watch_records
@@ -87,7 +88,7 @@ class Outcome(NamedTuple):
 
 def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=None, on_nan='stop',
          folder=None, interrupt_after=None, kill_after=None, keep=3, metric='loss', patience=None,
-         stop_on_full_disk=False, clock=time.monotonic, recorder=None):
+         stop_on_full_disk=False, recorder=None):
   """Runs to the end from the newest checkpoint in `folder`; returns outcome and recorder."""
   recorder = recorder or Recorder(interrupt_after, kill_after)
   recorder.session = run.opened
@@ -103,7 +104,7 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     timetable = Timetable(total_steps, Interval(validate_every), Interval(save_every), save_seconds)
     with contextlib.suppress(Interrupted, small.Killed):
       ran = Loop(recorder, checkpoints=checkpoints, history=history, progress=recorder,
-                 timetable=timetable, signals=recorder, clock=clock, on_nan=on_nan)
+                 timetable=timetable, signals=recorder, on_nan=on_nan)
       ran.run()
       outcome = Outcome(run.opened.step, ran.loss, ran.stopped, recorder.validations[-1:])
   return outcome, recorder
@@ -245,9 +246,10 @@ def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
 
 @pytest.mark.parametrize('settings, steps', [
     (dict(save_every=4), [4, 8, 9]),
-    (dict(save_every=9, save_seconds=4.5, clock=itertools.count().__next__), [5, 9])],
-                         ids=['steps', 'clock'])
-def test_checkpoints_are_when_due_and_at_the_end(settings, steps, tmp_path):
+    (dict(save_every=9, save_seconds=4.5), [5, 9])], ids=['steps', 'clock'])
+def test_checkpoints_are_when_due_and_at_the_end(settings, steps, tmp_path, monkeypatch):
+  monkeypatch.setattr(training_loop, 'time', types.SimpleNamespace(
+      monotonic=itertools.count().__next__))
   with small.Run() as run:
     outcome, _ = loop(run, folder=tmp_path, **settings)
   assert saved_steps(tmp_path) == steps and outcome.validation == []

@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, List, Optional
+from typing import Callable, List, Optional
 
 from towers.base.default_signals import HANDLED, FirstSignal
 from towers.base.output import is_notebook, write_at_once
@@ -60,17 +60,14 @@ def find_handled() -> List[int]:
 class Signals(FirstSignal):
   """Handles signals as above while entered: a run acts upon the first that is `received`."""
 
-  def __init__(self, *, leave: Callable[[int], Any] = os._exit,
-               clock: Callable[[], float] = time.monotonic):
-    """Takes `leave(exit_code)`, which ends the process, and a clock in seconds."""
+  def __init__(self):
+    """Has received none yet."""
     self._step_seconds: Optional[Callable[[], float]] = None
     # Of the thread, and of the run, which may answer before the thread has read the signal.
     self._first: Optional[int] = None
     self._answer_by = math.inf
     self._is_answered, self._close_by = False, math.inf
     self._in_cell, self._ends_cell = is_notebook(sys.stdout), False
-    self._leave = leave
-    self._clock = clock
 
   def __enter__(self) -> 'Signals':
     """Takes over the signals in the main thread; in another thread nothing changes."""
@@ -106,7 +103,7 @@ class Signals(FirstSignal):
 
   def has_saved(self) -> None:
     """Says that the run has saved, and gives it little time to exit."""
-    self._close_by = self._clock() + _SECONDS_TO_CLOSE
+    self._close_by = time.monotonic() + _SECONDS_TO_CLOSE
     self.look_again()
 
   def look_again(self) -> None:
@@ -120,7 +117,7 @@ class Signals(FirstSignal):
     poll.register(self._reader, select.POLLIN)
     while True:
       deadline = self._find_deadline()
-      milliseconds = None if deadline == math.inf else 1e3 * max(0.0, deadline - self._clock())
+      milliseconds = None if deadline == math.inf else 1e3 * max(0.0, deadline - time.monotonic())
       if not poll.poll(milliseconds):
         if deadline == self._find_deadline():
           self._end('saved; left without closing the session, which takes too long'
@@ -136,7 +133,7 @@ class Signals(FirstSignal):
       if self._first is not None or self._step_seconds is None:
         self._end('interrupted', number[0])
         continue
-      self._answer_by = self._clock() + max(_SECONDS_TO_ANSWER, 2 * self._step_seconds())
+      self._answer_by = time.monotonic() + max(_SECONDS_TO_ANSWER, 2 * self._step_seconds())
       self._first = number[0]
       _say(f'{signal.Signals(number[0]).name}: the run saves and exits; a second one ends it at '
            'once')
@@ -153,7 +150,7 @@ class Signals(FirstSignal):
       self._ends_cell = True
       _thread.interrupt_main()
     else:
-      self._leave(exit_code(number))
+      os._exit(exit_code(number))
 
   def _interrupt(self, number, frame):
     """Ends the cell in the main thread, once the other thread has decided so."""

@@ -15,7 +15,7 @@ from towers.base.output import write_line
 from towers.process.run_error import RunError, WorkerGone, end_process
 from towers.process.threads import start_thread
 
-_BEAT_SECONDS = 5.0
+_BEAT_SECONDS = 5.0  # In which a phase is silent, and between two lines of a longer one.
 # A process that has not used so much CPU time in the limit hangs. The beat itself uses far less.
 _LEAST_CPU_SECONDS = 1.0
 
@@ -28,25 +28,16 @@ class Startup:
     seconds: of every phase that has ended, by name.
   """
 
-  def __init__(self, started: float, *, stream: Any = None, beat_seconds: float = _BEAT_SECONDS,
-               end: Callable[[str, int], Any] = end_process,
-               cpu_clock: Callable[[], float] = time.process_time):
-    """Begins with the phase 'packages and files', which is silent.
-
-    Another is so for `beat_seconds`, which are then the time between two lines. A thread calls
-    `end(reason, exit_code)` when the time of a start is over.
-    """
+  def __init__(self, started: float, *, stream: Any = None):
+    """Begins with the phase 'packages and files', which is silent."""
     self.seconds: Dict[str, float] = {}
     self.started = self._phase_started = started
     self._name = 'packages and files'
     self._doing: Union[str, Callable[[], str]] = ''
     self._stream = stream
-    self._beat_seconds = beat_seconds
-    self._end = end
     self._limit_seconds: Optional[float] = None
     self._is_of_idleness = False
     self._limited_since = self._cpu_seconds = 0.0
-    self._cpu_clock = cpu_clock
     self._is_over = threading.Event()
     self._lock = threading.Lock()
 
@@ -74,11 +65,11 @@ class Startup:
     """
     with self._lock:
       self._limit_seconds, self._is_of_idleness = seconds, is_of_idleness
-      self._limited_since, self._cpu_seconds = time.monotonic(), self._cpu_clock()
+      self._limited_since, self._cpu_seconds = time.monotonic(), time.process_time()
 
   def _find_end(self, now, doing):
     """Returns why the time of the start is over, in words, and the exit code; None if it is not."""
-    used, limit = self._cpu_clock(), self._limit_seconds
+    used, limit = time.process_time(), self._limit_seconds
     if self._is_of_idleness and used - self._cpu_seconds >= _LEAST_CPU_SECONDS:
       self._limited_since, self._cpu_seconds = now, used
     if limit is None or now - self._limited_since < limit:
@@ -109,7 +100,7 @@ class Startup:
     self._phase_started = now
 
   def _beat(self):
-    while not self._is_over.wait(self._beat_seconds):
+    while not self._is_over.wait(_BEAT_SECONDS):
       with self._lock:
         if self._is_over.is_set():
           return
@@ -117,7 +108,7 @@ class Startup:
         doing = self._doing() if callable(self._doing) else self._doing
         end = self._find_end(now, doing)
         if end is not None:
-          self._end(*end)
+          end_process(*end)
           return
-        if doing and now - self._phase_started >= self._beat_seconds:
+        if doing and now - self._phase_started >= _BEAT_SECONDS:
           write_line(f'{doing} … {now - self._phase_started:.0f} s', self._stream)

@@ -14,7 +14,7 @@ The check takes a batch away, which no longer matters.
 import contextlib
 import threading
 import time
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence
 
 from towers.process.run_error import end_process
 from towers.process.threads import start_thread
@@ -38,10 +38,9 @@ class Watchdog:
     engine: what it watches, or None.
   """
 
-  def __init__(self, *, limit_seconds: float, on_stall: Callable[[str], Any] = end_process):
-    """Takes the longest that a run may take, and what a thread calls with the reason of a stall."""
+  def __init__(self, *, limit_seconds: float):
+    """Takes the longest that a run may take."""
     self._limit_seconds = limit_seconds
-    self._on_stall = on_stall
     self.engine: Optional[Engine] = None
     self._has_ended = threading.Event()
     self._pauses = 0
@@ -81,8 +80,8 @@ class Watchdog:
           reason = f'what it waits for could not be found out ({error}).'
         # It may only have been slow, and be done by now.
         if engine.runs == runs and not self._has_ended.is_set():
-          self._on_stall(f'Nothing went forward for {self._limit_seconds:g} s (stall_seconds) in '
-                         f'{engine.activity}, after {engine.step} steps: {reason}')
+          end_process(f'Nothing went forward for {self._limit_seconds:g} s (stall_seconds) in '
+                      f'{engine.activity}, after {engine.step} steps: {reason}')
           return
         runs = None
 

@@ -8,7 +8,7 @@ anywhere, by a signal, a fault or `kill -9`, and the next one does the rest.
 
 import signal
 import time
-from typing import Any, Callable, List, Optional
+from typing import Any, List, Optional
 
 from towers.base.reason import is_about_room
 from towers.checkpoint.checkpoints import Checkpoints, Snapshot
@@ -34,7 +34,7 @@ class Loop:
 
   def __init__(self, run: Any, *, timetable: Timetable, checkpoints: Checkpoints, history: History,
                progress: Any, signals: Signals, on_nan: str = 'stop',
-               end_at: Optional[float] = None, clock: Callable[[], float] = time.monotonic):
+               end_at: Optional[float] = None):
     """Prepares.
 
     Args:
@@ -44,11 +44,10 @@ class Loop:
       progress: shows lines, and knows how long steps and pauses take.
       signals: once its `received` is set, the run saves and exits.
       on_nan: what to do with a step that is not finite: stop, skip or rollback.
-      end_at: by the clock, when all is to be validated and saved; None for any time.
-      clock: returns seconds.
+      end_at: by `time.monotonic`, when all is to be validated and saved; None for any time.
     """
     self._run, self._session, self._timetable = run, run.session, timetable
-    self._progress, self._signals, self._clock = progress, signals, clock
+    self._progress, self._signals = progress, signals
     self._checkpoints, self._history = checkpoints, history
     self._validation = run.session.program.validation
     self._vote = run.session.agree
@@ -84,7 +83,7 @@ class Loop:
           self._report_step(result)
         if self._vote_and_look():
           is_over = self._between_steps()
-        if self._vote('save', self._clock() >= self._save_at):
+        if self._vote('save', time.monotonic() >= self._save_at):
           self._save_by_the_clock()
       self._measure_the_end()
       self._leave_if_asked()
@@ -250,7 +249,7 @@ class Loop:
 
   def _set_save_time(self):
     if self._timetable.save_seconds is not None:
-      self._save_at = self._clock() + self._timetable.save_seconds
+      self._save_at = time.monotonic() + self._timetable.save_seconds
 
   def _wait(self):
     with self._session.watchdog.paused():
@@ -277,7 +276,7 @@ class Loop:
     if self._end_at is not None and not self.stopped:
       # As long as the pauses so far, for a validation and a checkpoint, and another step.
       needed = 2 * self._progress.longest_pause + self._progress.seconds_per_step()
-      if self._clock() + needed >= self._end_at:
+      if time.monotonic() + needed >= self._end_at:
         self.stop('max_seconds are over')
     is_to_stop = self._vote('stop', self.stopped is not None)
     if is_to_stop:

@@ -98,9 +98,10 @@ def test_the_lines_and_the_progress_of_a_run_are_in_its_cell(descriptor, monkeyp
   assert re.match('done: 126 steps, ', lines[-2]) and lines[-1] == ''
 
 
+@pytest.mark.usefixtures('clock')
 def test_a_cell_is_drawn_in_once_a_second():
   stream = OutStream()
-  run(stream, steps=21, step_seconds=0.25, columns=None, pause_after=9)
+  run(stream, steps=21, step_seconds=0.25, pause_after=9)
   drawn = [int(step) for step in re.findall(r'step (\d+)/21', stream.text)]
   assert drawn == [1, 5, 9, 10, 14, 18, 21]  # A validation takes long.
   assert [line for line in see(stream.text) if '21' in line][-1].startswith('epoch 3/3 ━')

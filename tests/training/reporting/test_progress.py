@@ -10,8 +10,10 @@ import towers
 from tests.harness import small
 from towers.base.output import quieted
 from towers.input.plan import build_plan
+from towers.training.reporting import progress as reporting
 from towers.training.reporting.progress import Progress, format_seconds
 
+pytestmark = pytest.mark.usefixtures('clock')
 PLAN = build_plan(num_examples=100, batch_size=10, num_towers=2)
 
 
@@ -20,14 +22,6 @@ class Terminal(io.StringIO):
 
   def isatty(self):
     return True
-
-
-class Clock:
-  def __init__(self):
-    self.seconds = 0.0
-
-  def __call__(self):
-    return self.seconds
 
 
 class Session:
@@ -47,11 +41,10 @@ class Session:
     return {}
 
 
-def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, columns=100,
-        plan=PLAN, **settings):
-  clock = Clock()
-  progress = Progress(Session(first_step, plan), total_steps=steps, stream=stream, clock=clock,
-                      columns=columns, **settings)
+def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, plan=PLAN,
+        **settings):
+  clock = reporting.time
+  progress = Progress(Session(first_step, plan), total_steps=steps, stream=stream, **settings)
   clock.seconds = 50.0  # Set-up and the first step, which do not count.
   for step in range(first_step + 1, steps + 1):
     progress.on_step(SimpleNamespace(step=step, loss=2.0 / step))
@@ -105,9 +98,8 @@ def test_the_loss_is_a_mean_of_the_steps_of_its_parts(capsys):
   assert loss == pytest.approx(whole + half, abs=2e-4)
 
 
-def test_the_time_of_all_pauses_adds_up():
-  clock = Clock()
-  progress = Progress(Session(), total_steps=5, stream=io.StringIO(), clock=clock)
+def test_the_time_of_all_pauses_adds_up(clock):
+  progress = Progress(Session(), total_steps=5, stream=io.StringIO())
   progress.on_step(SimpleNamespace(step=1, loss=1.0))
   for seconds in (3.0, 4.0):
     with progress.paused():
@@ -116,10 +108,10 @@ def test_the_time_of_all_pauses_adds_up():
   assert progress.seconds() == {'training': 2.0, 'validation, checkpoints': 7.0}
 
 
-def test_waiting_for_input_is_a_share_of_the_training_time():
-  stream, clock, steps = io.StringIO(), Clock(), Session()
+def test_waiting_for_input_is_a_share_of_the_training_time(clock):
+  stream, steps = io.StringIO(), Session()
   steps.input_wait_seconds = 7.0
-  progress = Progress(steps, total_steps=20, stream=stream, clock=clock)
+  progress = Progress(steps, total_steps=20, stream=stream)
   assert progress.input_wait is None
   for step in range(1, 21):
     # The first step, and the 7 seconds in it, do not count.
@@ -135,9 +127,10 @@ def test_waiting_for_input_is_a_share_of_the_training_time():
 
 
 @pytest.mark.parametrize('columns', [40, 80, 200])
-def test_a_bar_is_drawn_over_itself_within_the_terminal(columns):
+def test_a_bar_is_drawn_over_itself_within_the_terminal(columns, monkeypatch):
   stream = Terminal()
-  run(stream, columns=columns, pause_after=12)
+  monkeypatch.setenv('COLUMNS', str(columns))
+  run(stream, pause_after=12)
   drawings = stream.getvalue().split('\r\x1b[K')
   assert all(len(drawing) <= columns or drawing.startswith('validation') for drawing in drawings)
   assert 'validation after step 12: loss 0.5000, accuracy 0.2500 (1,234 examples)\n' in drawings
@@ -154,9 +147,10 @@ def test_a_bar_is_drawn_over_itself_within_the_terminal(columns):
     (60, 'epoch 1/2 step 10/20  loss 0.2000  10 examples/s  0:10 left'),
     (72, 'epoch 1/2 ━━━━━━───── step 10/20  loss 0.2000  10 examples/s  0:10 left'),
     (84, 'epoch 1/2 ━━━━━━─────── step 10/20  loss 0.2000  rate 0.1  10 examples/s  0:10 left')])
-def test_a_narrow_line_leaves_out_what_matters_least(columns, shown):
+def test_a_narrow_line_leaves_out_what_matters_least(columns, shown, monkeypatch):
   stream = Terminal()
-  run(stream, columns=columns)
+  monkeypatch.setenv('COLUMNS', str(columns))
+  run(stream)
   assert shown in stream.getvalue().split('\r\x1b[K')
 
 
@@ -203,12 +197,12 @@ def test_a_log_that_cannot_be_written_ends_no_run():
   assert run(FullDisk()).examples_per_second == pytest.approx(10)
 
 
-def test_a_rewind_measures_the_speed_anew():
+def test_a_rewind_measures_the_speed_anew(clock):
   stream = io.StringIO()
   progress = run(stream, steps=12)
   progress.on_rewind(SimpleNamespace(step=4))
   assert progress.seconds_per_step() == 0 and progress.examples_per_second is None
   for step in (5, 6):
-    progress._clock.seconds += 10
+    clock.seconds += 10
     progress.on_step(SimpleNamespace(step=step, loss=1.0))
   assert stream.getvalue().endswith('1:00 left\n')

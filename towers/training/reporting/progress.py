@@ -60,7 +60,6 @@ class Progress(Callback):
 
   def __init__(self, session: Session, *, total_steps: int,
                on_first_step: Callable[[], None] = lambda: None, stream: Optional[TextIO] = None,
-               clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
                is_chief: bool = True):
     """Prepares to show a run of `total_steps`, of which some may be done.
 
@@ -68,7 +67,6 @@ class Progress(Callback):
       session: whose steps it shows, with their rate, metrics and input wait.
       on_first_step: called after the first step, before anything is shown.
       stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
-      clock, columns: stand in for the time and the terminal's width in tests.
       is_chief: shows steps and validations, which all workers take together.
     """
     self._session, self._metrics, self._plan = session, session.training_metrics, session.plan
@@ -79,8 +77,6 @@ class Progress(Callback):
     self._stream = stream or sys.stdout
     self._is_cell = is_notebook(self._stream)
     self._draws = self._is_cell or (hasattr(self._stream, 'isatty') and self._stream.isatty())
-    self._clock = clock
-    self._columns = columns or (_COLUMNS_OF_A_CELL if self._is_cell else None)
     self._is_chief = is_chief
     is_unicode = 'utf' in (getattr(self._stream, 'encoding', None) or '').lower()
     self._bar_characters = ('━', '─') if is_unicode else ('#', '-')
@@ -98,7 +94,7 @@ class Progress(Callback):
 
   def on_step(self, run: Any) -> None:
     """Counts a step, and shows it when a line is due."""
-    now, step = self._clock(), run.step
+    now, step = time.monotonic(), run.step
     if self.first_step_at is None:
       self.first_step_at = now
       self._on_first_step()
@@ -140,7 +136,7 @@ class Progress(Callback):
   def on_rewind(self, run: Any) -> None:
     """Continues from an earlier step, and measures speed and metrics anew."""
     self._metrics_mark = self._metrics.mark()
-    self._begin(run.step, self._clock())
+    self._begin(run.step, time.monotonic())
 
   def _begin(self, step, now):
     """Lets the speed count from a step on."""
@@ -155,17 +151,17 @@ class Progress(Callback):
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
     """Opens a context whose time does not count as training."""
-    began = self._clock()
+    began = time.monotonic()
     try:
       yield
     finally:
-      self._mark = self._clock()
+      self._mark = time.monotonic()
       self._paused_seconds += self._mark - began
       self.longest_pause = max(self.longest_pause, self._mark - began)
 
   def seconds(self) -> Dict[str, float]:
     """Returns the seconds of each phase of this process, since its first step."""
-    since = 0.0 if self.first_step_at is None else self._clock() - self.first_step_at
+    since = 0.0 if self.first_step_at is None else time.monotonic() - self.first_step_at
     return {'training': since - self._paused_seconds,
             'validation, checkpoints': self._paused_seconds}
 
@@ -186,7 +182,8 @@ class Progress(Callback):
   def _show(self, now, loss):
     facts = self._list_facts(now, loss)
     if self._draws:
-      line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
+      columns = _COLUMNS_OF_A_CELL if self._is_cell else shutil.get_terminal_size().columns
+      line = self._draw(facts, columns - 1)
       with self._lock:
         clear, is_last = self._erase(), self._step == self._total_steps
         self._drawn = '' if is_last else line
