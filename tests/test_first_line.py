@@ -143,6 +143,8 @@ def build(model=model, **settings):
      'learning_rate=nan: it must be a finite number of at least 0.'),
     (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=-0.1),
      'learning_rate=-0.1: it must be a finite number of at least 0.'),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer(tf.constant(0.1))),
+     'is of another graph than the program: make the optimizer in the same graph, `with '),
     (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=tf.constant(0.1)),
      'of another graph than the program: give a function that makes it, as learning_rate=lambda '),
     (lambda: dict(optimizer=tf.train.AdamOptimizer, learning_rate=lambda step: 0.1 / (1 + step)),

@@ -245,7 +245,7 @@ def test_the_device_table_adds_up():
     table = format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),
                                 ['tower 0', 'tower 1'])
     lines = table.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 4 and lines[-1].split() == ['by', 'TensorFlow', '1', '4']
     assert sum(int(line.split()[-2]) for line in lines[1:]) == len(tf.global_variables()) == 11
     assert sum(int(line.split()[-1]) for line in lines[1:]) == 2 * 4 * (20 + 4 + 12 + 3) + 2 * 8 + 4
 

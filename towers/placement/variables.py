@@ -316,7 +316,7 @@ def format_device_table(devices: Sequence[str], variables: Sequence[Variable],
     rows[device] = [f'{rows[device][0]}, {role}' if device in rows else role, 0, 0]
   for variable in variables:
     # One that was made before the program stands where its maker or TensorFlow puts it.
-    row = rows.setdefault(variable.device, ['', 0, 0])
+    row = rows.setdefault(variable.device or 'by TensorFlow', ['', 0, 0])
     row[1:] = row[1] + 1, row[2] + size_of(variable)
   width = max(len(role) for role, _, _ in rows.values())
   lines = [f"  {'device':14}  {'role':{width}}  {'variables':>9}  {'bytes':>12}"]

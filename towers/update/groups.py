@@ -118,6 +118,10 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
         raise UsageError('optimizer has one object for groups that act in different steps, and '
                          'its own numbers would move in both: make an optimizer for each.')
       own_rate = _read_rate(made)
+      if _is_of_another_graph(own_rate):
+        raise UsageError(f'The rate of the optimizer, {own_rate!r}, is of another graph than the '
+                         'program: make the optimizer in the same graph, `with '
+                         'tf.Graph().as_default():`.')
       if _is_hidden(own_rate) and _is_function(optimizer):
         own_rate = rates[factor]
       chosen = [pattern.strip('/') for pattern in (patterns[name], factors.get(name, ''))]
@@ -228,10 +232,14 @@ def choose_rate(optimizer: Optimizers,
     rate = _as_rate(_call(learning_rate, plan) if callable(learning_rate) else learning_rate)
   if isinstance(rate, float) and not 0 <= rate < np.inf:
     raise UsageError(f'learning_rate={rate:g}: it must be a finite number of at least 0.')
-  if getattr(rate, 'graph', None) not in (None, tf.get_default_graph()):
+  if _is_of_another_graph(rate):
     raise UsageError(f'learning_rate is {rate!r} of another graph than the program: give a '
                      f'function that makes it, as {_DECAY}.')
   return rate if isinstance(rate, float) else tf.convert_to_tensor(rate)
+
+
+def _is_of_another_graph(rate):
+  return getattr(rate, 'graph', None) not in (None, tf.get_default_graph())
 
 
 def _call(learning_rate, plan):
