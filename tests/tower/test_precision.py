@@ -227,7 +227,7 @@ def test_a_model_that_computes_nothing_in_half_is_named(make, is_named, caplog):
     return tf.square(tf.gather(make(), batch[1]))
 
   small.Run(num_towers=2, model=model, **MIXED).close()
-  assert ('precision=mixed changes nothing' in caplog.text) == is_named
+  assert ('the model computes nothing in float16' in caplog.text) == is_named
 
 
 @pytest.mark.nightly(but='convnet-first')

@@ -86,9 +86,9 @@ def warn_of_float32(scope: str, dtype: DType) -> None:
   if not any(tensor.dtype == dtype for op in tf.get_default_graph().get_operations()
              if op.name.startswith(scope) and op.type != 'Cast' for tensor in op.outputs):
     logging.getLogger('towers').warning(
-        'precision=mixed changes nothing: the model computes nothing in %s. Make its weights by '
-        'tf.get_variable, for those of tf.Variable stay float32, or leave precision=mixed out.',
-        dtype.name)
+        'precision=mixed rounds inputs and no more: the model computes nothing in %s. Make its '
+        'weights by tf.get_variable, for those of tf.Variable and of Keras stay float32, or leave '
+        'precision=mixed out.', dtype.name)
 
 
 def float32_getter(scope: str) -> Callable[..., Any]:
