@@ -178,13 +178,24 @@ def penalized(batch, is_training):
   return losses + 0.1 * tf.add_n(list(map(tf.nn.l2_loss, tf.trainable_variables()))), metrics
 
 
-@pytest.mark.nightly(but=['penalized-settings0', 'keras_layers-settings2'])
+def by_gradients(batch, is_training):
+  """A model whose losses take gradients by all trainable variables, at inputs that are the same for
+  all towers."""
+  losses, metrics = small.model(batch, is_training)
+  with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+    hidden = tf.tanh(small.dense(tf.ones([1, batch[0].shape[1]]), 4, 'hidden'))
+    fixed = small.dense(hidden, small.NUM_CLASSES, 'logits')
+  return losses + 0.1 * tf.global_norm(tf.gradients(fixed, tf.trainable_variables())), metrics
+
+
+@pytest.mark.nightly(but=['penalized-settings0', 'keras_layers-settings2',
+                          'by_gradients-settings3'])
 @pytest.mark.parametrize('settings', [
     dict(placement='replicated', tower_build='reuse'),
     dict(placement='replicated', tower_build='clone'), dict(validation_tower=True),
     dict(placement='replicated', validation_tower=True)])
-@pytest.mark.parametrize('make_model', [lambda: penalized, keras_layers],
-                         ids=['penalized', 'keras_layers'])
+@pytest.mark.parametrize('make_model', [lambda: penalized, keras_layers, lambda: by_gradients],
+                         ids=['penalized', 'keras_layers', 'by_gradients'])
 def test_variables_that_are_not_asked_for_by_name_are_those_of_the_tower(make_model, settings):
   def train(**settings):
     with small.Run(model=make_model(), batch_size=7, validates=True, **settings) as run:

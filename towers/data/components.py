@@ -157,9 +157,8 @@ _MISTAKES = {
 
     r"(int\(\) argument|operand).*'NoneType'|None values not|(Contents|elements).*None|\(None\)":
     '{who} computes with None: an open size of {of} of the shapes {shapes} or of a placeholder (of '
-    'rows a number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by a '
-    'variable with replicas or a snapshot (use variables=host and validation=switch). TensorFlow '
-    'says{at}: {error}',
+    'rows a number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by what '
+    'is not used. TensorFlow says{at}: {error}',
 
     'float16.*float32|float32.*float16':
     '{who} joins float32 with 16 bits, in which precision=mixed computes: cast what it makes to '

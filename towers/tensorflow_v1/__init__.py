@@ -43,6 +43,7 @@ from towers.tensorflow_v1.ops import (
   MAKES_PLACEHOLDERS,
   control_flow_v1,
   dense_where_mixed,
+  differentiating_by,
   loops_keeping,
   naming_layers,
   replaced,

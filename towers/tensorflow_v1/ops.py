@@ -5,22 +5,22 @@ import contextlib
 import sys
 import threading
 import weakref
-from typing import Any, Callable, ContextManager, Iterator, List, Tuple
+from typing import Any, Callable, ContextManager, Iterator, List, Mapping, Tuple
 
 from tensorflow.python.ops import (
     control_flow_ops,
     control_flow_util,
     gen_array_ops,
     gen_resource_variable_ops,
+    gradients_util,
     math_ops,
 )
 
 from towers.tensorflow_v1.load import IS_1, tf
-from towers.tensorflow_v1.types import Graph, Operation, Tensor
+from towers.tensorflow_v1.types import Graph, Operation, Tensor, Variable
 
 if IS_1:
   from tensorflow.python.ops import control_flow_ops as control_flow_state
-  from tensorflow.python.ops import gradients_util
 else:
   from tensorflow.python.ops import control_flow_state
 
@@ -128,6 +128,24 @@ def dense_where_mixed() -> ContextManager[None]:
     return aggregate(gradients)
 
   return replaced((gradients_util, '_AggregateIndexedSlicesGradients', add_up))
+
+
+def differentiating_by(
+    variables: Callable[[], Mapping[Variable, Variable]]) -> ContextManager[None]:
+  """Lets gradients by these variables be those by what is read in their place too; a context."""
+  differentiate = gradients_util._GradientsHelper
+
+  def add_both(ys, xs, *args, **settings):
+    xs = [getattr(x, 'handle', x) for x in tf.nest.flatten(xs)]
+    others = {id(variable.handle): other.handle for variable, other in variables().items()}
+    read = [index for index, x in enumerate(xs) if id(x) in others]
+    found = differentiate(ys, xs + [others[id(xs[index])] for index in read], *args, **settings)
+    for index, gradient in zip(read, found[len(xs):]):
+      both = [each for each in (found[index], gradient) if each is not None]
+      found[index] = tf.add_n([*map(_as_dense, both)]) if both[1:] else both[0] if both else None
+    return found[:len(xs)]
+
+  return replaced((gradients_util, '_GradientsHelper', add_both))
 
 
 def _as_dense(gradient):

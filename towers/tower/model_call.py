@@ -8,7 +8,7 @@ from towers.data.components import naming_errors
 from towers.data.composite import decode_batch
 from towers.graph.postponed import postpone_writes
 from towers.placement import variables
-from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
+from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, differentiating_by, tf
 from towers.tower.all_towers import is_own
 from towers.tower.apart import own_collections
 from towers.tower.batch_norm.sync_other_layers import joining_norms
@@ -58,8 +58,8 @@ class ModelCall(NamedTuple):
     """
     store, outer = self.store, tf.get_variable_scope()
     store.begin_tower()
-    getter, creator = variables.stand_in(
-        store, store.replicas.get(index, {}) if instead is None else instead)
+    others = store.replicas.get(index, {}) if instead is None else instead
+    getter, creator = variables.stand_in(store, others)
     half: Dict[str, Any] = {}
     if self.precision is not None:
       tensors = cast_inputs(tensors, self.precision.dtype)
@@ -70,6 +70,9 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,
                                                **half))
       contexts.enter_context(tf.variable_creator_scope(creator))
+      if others:  # As gradients by all of tf.trainable_variables() need it.
+        contexts.enter_context(differentiating_by(lambda: {
+            store.made[name]: other for name, other in others.items() if name in store.made}))
       contexts.enter_context(naming_errors(tensors))
       contexts.enter_context(variables.naming_variables(
           f'Tower {index}' if self.is_training is not False else
