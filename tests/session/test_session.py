@@ -151,6 +151,18 @@ def test_a_step_that_is_not_finite_is_taken_again_unless_it_is_skipped():
     assert session.take_step().not_finite is None and session.step == 3
 
 
+def test_a_save_beside_a_checkpoint_of_a_later_step_says_which_is_restored(tmp_path, capsys):
+  for num_steps, is_told in [(3, False), (2, True)]:
+    with build().session() as session:
+      for _ in range(num_steps):
+        session.train()
+      path = session.save(str(tmp_path))
+      told = 'checkpoint of step 3, of another run or way, which is restored from the folder: '
+      assert (told + f'restore {path}' in capsys.readouterr().out) == is_told
+      session.restore(str(tmp_path))
+      assert session.step == 3
+
+
 def test_a_snapshot_goes_on_in_another_graph(tmp_path):
   program = build()
   with program.session() as session:

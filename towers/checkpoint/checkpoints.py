@@ -234,7 +234,11 @@ class Checkpoints:
     self.wait()
     if not self.has_saved(snapshot.step):
       raise RunError(self.reason)
-    return path_of(self.folder, snapshot.step)
+    path, newest = path_of(self.folder, snapshot.step), list_steps(self.folder)[0]
+    if newest > snapshot.step:
+      self._warn(f'WARNING: {self.folder} has a checkpoint of step {newest}, of another run or '
+                 f'way, which is restored from the folder: restore {path}, or save to another one')
+    return path
 
   def has_saved(self, step: int) -> bool:
     """Whether there is nothing to save of `step`: it is saved, or being saved, or none is."""
