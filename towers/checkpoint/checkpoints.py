@@ -17,7 +17,7 @@ import contextlib
 import os
 import re
 import sys
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -122,12 +122,6 @@ class Snapshot(NamedTuple):
     return self.point.step
 
 
-class Restored(NamedTuple):
-  """A checkpoint whose values the variables have now."""
-  path: str  # Without file suffixes.
-  point: ResumePoint  # Where its data stood.
-
-
 class Checkpoints:
   """Saves to and restores from one folder; without one it does nothing.
 
@@ -176,11 +170,11 @@ class Checkpoints:
       os.makedirs(self.folder, exist_ok=True)
 
   def restore(self, session: Any, chosen: Optional[str] = None, *, names: Names = None,
-              new: Sequence[str] = ()) -> Optional[Restored]:
+              new: Sequence[str] = ()) -> Optional[Tuple[str, ResumePoint]]:
     """Restores the newest checkpoint that is whole, or the one whose path is chosen.
 
-    `names` and `new` say how it may differ, see `restore_variables`. Returns None in an empty
-    folder.
+    `names` and `new` say how it may differ, see `restore_variables`. Returns its path and where its
+    data stood, or None in an empty folder.
 
     Raises:
       UsageError: the checkpoint is of another program or other data, or none is whole.
@@ -203,7 +197,7 @@ class Checkpoints:
         self._warn(f'WARNING: {reason}. The run resumes from the one before it.')
       if notice:
         self._warn(notice)
-      return Restored(path, self._find_point(session, path))
+      return path, self._find_point(session, path)
     if chosen:
       raise UsageError(f'{reasons[0]}. Put a copy that is whole there, or name another checkpoint.')
     if reasons:

@@ -10,13 +10,13 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from towers.base.checksums import INDEX
 from towers.base.output import write_line
 from towers.base.paths import read_path
 from towers.base.usage_error import UsageError
-from towers.checkpoint.checkpoints import Checkpoints, Restored, Snapshot, find_best, path_of
+from towers.checkpoint.checkpoints import Checkpoints, Snapshot, find_best, path_of
 from towers.checkpoint.history import History
 from towers.checkpoint.lock import lock_folder
 from towers.checkpoint.restore import Data, restore_variables
@@ -261,7 +261,7 @@ class OpenSession(SessionInterface):
         engine.begin()
     return path
 
-  def _resume_by(self, restore: Callable[[Any], Optional[Restored]],
+  def _resume_by(self, restore: Callable[[Any], Optional[Tuple[str, ResumePoint]]],
                  history: Optional[History] = None) -> Optional[str]:
     """The chief restores a checkpoint, by `restore(session)`, and all workers resume from it.
 
@@ -272,9 +272,10 @@ class OpenSession(SessionInterface):
         restored = restore(engine.session)
         if restored is None:
           return None
+        path, point = restored
         if history is not None:
-          history.read_beside(restored.path, restored.point.step)
-        return (*restored, None if history is None else history.content)
+          history.read_beside(path, point.step)
+        return path, point, None if history is None else history.content
 
       worker, warm_start = self._worker, self.program.warm_start
       told = (restore_with_history() if worker is None else

@@ -21,9 +21,9 @@ Update = Callable[[Sequence[Tuple[Gradient, Variable]], Variable], Operation]
 class FunctionOptimizer(Optimizer):
   """An optimizer that is a function."""
 
-  def __init__(self, function: Update, *, name: str = ''):
-    """Takes the function, which is called within the step; `name` is its own by default."""
-    super().__init__(use_locking=False, name=name or getattr(function, '__name__', 'function'))
+  def __init__(self, function: Update):
+    """Takes the function, which is called within the step, and its name."""
+    super().__init__(use_locking=False, name=getattr(function, '__name__', 'function'))
     self._function = function
 
   def apply_gradients(self, grads_and_vars: Sequence[Tuple[Gradient, Variable]],

@@ -15,6 +15,7 @@ import numpy as np
 from towers.base.checksums import INDEX
 from towers.base.files import name_other_kind, open_regular
 from towers.base.paths import check_local_path
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.tensorflow_v1 import tf
 from towers.warm_start.slices import Tensor, open_tensors
@@ -47,8 +48,7 @@ def open_weights(path: str) -> Iterator[WeightsFile]:
           SystemError) as error:
     if isinstance(error, UsageError):
       raise
-    text = str(getattr(error, 'message', '')) or str(error) or type(error).__name__
-    raise UsageError(f'init_from={path} cannot be read as weights: {text.splitlines()[0]}. Give a '
+    raise UsageError(f'init_from={path} cannot be read as weights: {find_reason(error)}. Give a '
                      'folder of checkpoints, a checkpoint\'s path without .index, or a Keras .h5 '
                      'file that is whole.') from None
 
