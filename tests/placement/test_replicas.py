@@ -116,14 +116,14 @@ def test_one_gradient_alone_can_be_fetched():
     assert np.isfinite(run.session.run(gradient)).all()
 
 
-@pytest.mark.parametrize('tower_build', ['reuse', 'clone'])
-def test_replicas_of_a_layer_that_holds_its_variables_stay_the_same(tower_build):
+@pytest.mark.parametrize('tower_build, is_resource', [('reuse', None), ('clone', False)])
+def test_replicas_of_a_layer_that_holds_its_variables_stay_the_same(tower_build, is_resource):
   held = []
 
   def model(batch, is_training):
     features, labels = batch
     held[:] = held[:] if held and held[0].graph is tf.get_default_graph() else [
-        tf.get_variable('held', [small.NUM_FEATURES, small.NUM_CLASSES])]
+        tf.get_variable('held', [small.NUM_FEATURES, small.NUM_CLASSES], use_resource=is_resource)]
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels,
                                                           logits=tf.matmul(features, held[0]))
 

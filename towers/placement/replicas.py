@@ -59,7 +59,8 @@ def make_replica(next_creator: Callable[..., Variable], settings: Dict[str, Any]
                  variable: Variable, *, tower: int, device: str) -> Variable:
   """Makes a replica of a variable, with a variable creator's `next_creator` and `settings`."""
   changed = dict(name=_REPLICA_SCOPE.format(tower) + variable.op.name,
-                 initial_value=variable.initial_value, trainable=False, collections=[REPLICAS])
+                 initial_value=variable.initial_value, trainable=False, collections=[REPLICAS],
+                 use_resource=True)
   with tf.device(device), tf.name_scope(None):
     return next_creator(**dict(settings, **changed))
 
