@@ -217,7 +217,7 @@ def test_a_call_of_all_workers_is_told_only_while_it_goes_on():
       return in_other_thread(session._find_call)
 
     asked = []
-    session.run_steps_by(lambda run, fetches: (asked.append(ask()), run(fetches))[1])
+    session.calls.run_by(lambda run, fetches: (asked.append(ask()), run(fetches))[1])
     assert ask() == ('', 0)
     session.train()
     assert ask() == ('', 0) and [call for call, _ in asked] == ['training after 1 steps']

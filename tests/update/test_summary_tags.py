@@ -42,15 +42,15 @@ def read_tags(**settings):
   weights = {variable.op.name: variable for variable in program.towers[0].variables}
   steps, norms = [], []
   with program.session() as session:
-    session.measure_updates(True)
-    session.run_steps_by(lambda run, fetches: run(fetches))  # Which refuses what has no value.
+    session.calls.measure_update(True)
+    session.calls.run_by(lambda run, fetches: run(fetches))  # Which refuses what has no value.
     for _ in range(2):
       session.train()
       steps.append({re.sub('^(tower_0|apply)/', '', value.tag): value.simple_value
-                    for text in session.update.summaries
+                    for text in session.calls.update.summaries
                     for value in tf.Summary.FromString(text).value})
       norms.append({name: np.linalg.norm(value) for name, value in session.run(weights).items()})
-    assert session.take_step().not_finite and session.update is None
+    assert session.take_step().not_finite and session.calls.update is None
   return steps, norms
 
 

@@ -23,7 +23,7 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.process.run_error import OutOfMemory, RunError
 from towers.session.batches_taken import find_taken, list_fetched, name_variables, put_back
-from towers.session.calls import Update
+from towers.session.calls import Calls
 from towers.session.engine import StepResult
 from towers.session.failure import has_changed_nothing
 from towers.session.forward_cache import ForwardCache
@@ -275,17 +275,9 @@ class Session(OpenSession):
     return self._engine.metrics
 
   @property
-  def update(self) -> Optional[Update]:
-    """What the last measured step returned, see `measure_updates`; or None."""
-    return self._engine.calls.update
-
-  def measure_updates(self, is_measured: bool) -> None:
-    """Sets whether the next steps also compute `update`; the program must have a gradient norm."""
-    self._engine.calls.measure_update(is_measured)
-
-  def run_steps_by(self, run: Optional[Callable[..., Any]]) -> None:
-    """Runs the next steps by `run(session.run, fetches)`; None for `session.run` alone again."""
-    self._engine.calls.run_by(run)
+  def calls(self) -> Calls:
+    """The runs of the next steps, which may be measured, or run in another way."""
+    return self._engine.calls
 
   def learning_rate(self) -> float:
     """Returns the rate of the next update; NaN where the optimizer hides it."""

@@ -58,7 +58,7 @@ class Timeline(Callback):
   def on_close(self, run: Any) -> None:
     """Writes the steps traced so far, unless the file is already written."""
     if self._is_tracing:
-      self._session.run_steps_by(None)
+      self._session.calls.run_by(None)
       self._write()
     elif not self._is_written:
       self._warn(f'WARNING: no step from {self._first} to {self._last} was run, so {self._path} is '
@@ -68,7 +68,7 @@ class Timeline(Callback):
     is_tracing = self._first <= step + 1 <= self._last
     if is_tracing != self._is_tracing:
       self._is_tracing = is_tracing
-      self._session.run_steps_by(self._run if is_tracing else None)
+      self._session.calls.run_by(self._run if is_tracing else None)
       if not is_tracing:
         self._write()
 

@@ -142,7 +142,7 @@ def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rates(
 
 
 def test_without_curves_no_step_computes_the_norm():
-  looks = Looks(lambda run: (run.program.gradient_norm, run.session.update, [
+  looks = Looks(lambda run: (run.program.gradient_norm, run.session.calls.update, [
       op.name for op in run.program.graph.get_operations() if 'gradient_norm' in op.name]))
   train(callbacks=[looks])
   assert looks.seen == [(None, None, [])] * 12

@@ -63,7 +63,7 @@ class MetricSamples(Callback):
       if is_due:
         self._sample(pace, run.loss)
     if is_due or is_next_due:
-      self._session.measure_updates(is_next_due)
+      self._session.calls.measure_update(is_next_due)
 
   def on_validation(self, run: Any) -> None:
     """Writes the means over the validation split, unless an earlier run has."""
@@ -78,12 +78,12 @@ class MetricSamples(Callback):
   def _go_on(self, step):
     self._mark = None
     self._metrics_mark = self._session.training_metrics.mark()
-    self._session.measure_updates(self._every.is_due(step + 1))
+    self._session.calls.measure_update(self._every.is_due(step + 1))
 
   def _sample(self, pace, loss):
     """Gives a measured step to the metric writers."""
     session = self._session
-    update = session.update or Update(math.nan, {})
+    update = session.calls.update or Update(math.nan, {})
     values = dict(
         loss=loss, **update.learning_rates, gradient_norm=update.gradient_norm,
         examples_per_second=pace.speed_since(self._mark, session.plan),
