@@ -697,6 +697,20 @@ def test_labels_that_the_first_batch_does_not_have_are_tried(kind, labels, messa
   assert len(found) == bool(message) and re.search(message, ''.join(found))
 
 
+def test_no_length_of_0_is_tried(caplog):
+  def model(batch, is_training):
+    words, lengths = batch
+    seen = tf.py_func(lambda values: least.append(values.min()) or values, [lengths], tf.int32)
+    seen.set_shape([None])
+    mask = tf.sequence_mask(seen, tf.shape(words)[1], dtype=tf.float32)
+    return ce(dense(tf.reduce_sum(words * mask, 1, True), 4, 'd'), lengths % 4)
+
+  lengths, least = np.random.RandomState(0).randint(2, 7, 22).astype(np.int32), []
+  rows = [np.ones(length, np.float32) for length in lengths]
+  assert not judge(model, lambda: towers.padded(towers.from_arrays(rows, lengths)), caplog)
+  assert min(least) == 2
+
+
 def sure_ones(b, is_training, whose=lambda own, sure: tf.reduce_sum(own) / tf.maximum(
     tf.reduce_sum(sure), 1.0)):
   z = dense(b['x'], 4, 'd')

@@ -61,12 +61,21 @@ def grown(fed: FedTowers) -> Iterator[List[str]]:
 @contextlib.contextmanager
 def labelled(fed: FedTowers) -> Iterator[List[str]]:
   """Gives every third example, for a while, a label that none of the pool has, and yields these in
-  words: what only rare ones count for, or all but the background, is not in a first batch."""
-  before, names = fed.pool, []
+  words: what only rare ones count for, or all but the background, is not in a first batch.
+
+  Lengths, the largest of which is the size of an open axis, are no labels: many ops refuse one of
+  0, and some TensorFlows write that to stderr.
+  """
+  before, names, tensors = fed.pool, [], tf.nest.flatten(fed.towers[0].batch.tensors)
   fed.pool = list(before)
+  sizes = [value.shape[1] for value, tensor in zip(before, tensors)
+           if tensor.shape.ndims > 1 and tensor.shape.as_list()[1] is None]
   is_third = np.arange(fed.size) % 3 == 0
   for index, (value, path) in enumerate(zip(before, find_paths(fed.towers[0].batch.tensors))):
-    other = _find_missing(value) if 0 < value.size <= _MOST_LABELS * fed.size else None
+    are_lengths = value.ndim == 1 and value.dtype.kind in 'iu' and value.max() in sizes
+    other = None
+    if 0 < value.size <= _MOST_LABELS * fed.size and not are_lengths:
+      other = _find_missing(value)
     if other is not None:
       fed.pool[index] = np.where(is_third.reshape([-1] + [1] * (value.ndim - 1)), other, value)
       names.append(f'{other} among others in component {path}')
