@@ -132,6 +132,28 @@ def neighbours(h):
   return h * tf.reduce_sum(tf.reshape(shuffled[:, :2], [-1, 6]), 1, keepdims=True)
 
 
+def flat_choices(h):
+  """Draws for two choices of each row, around which all ops but the draw's flatten their steps."""
+  flat = tf.tanh(tf.reshape(tf.stack([h, -h, 2 * h, -2 * h], 1), [-1, 5]))
+  choices = dropout(0.5)(tf.reshape(flat, [-1, 2, 5]))
+  return tf.reduce_mean(tf.reshape(tf.reshape(choices, [-1, 5]), [-1, 4, 5]), 1)
+
+
+def random_size(h):
+  """Draws for a number of steps that is drawn for all rows."""
+  steps = 1 + tf.cast(3 * tf.random.uniform([]), tf.int32)
+  number = steps + tf.random.uniform([], 0, 3, tf.int32)
+  flat = dropout(0.5)(tf.reshape(tf.tile(h[None], [number, 1, 1]), [-1, 5]))
+  return tf.reduce_mean(tf.reshape(flat, [number, -1, 5]), 0)
+
+
+@tf.custom_gradient
+def own_gradient(h):
+  """Draws in a gradient, and takes what was drawn beside the value."""
+  kept = tf.random.uniform(tf.shape(h))
+  return tf.identity(h), lambda slope: slope * (kept + tf.random.uniform(tf.shape(slope)))
+
+
 _kept = weakref.WeakKeyDictionary()
 
 
@@ -176,6 +198,9 @@ DRAWS = {
     'noise of flat steps': lambda h: h + tf.reduce_mean(tf.reshape(
         tf.random.normal([3 * tf.shape(h)[0], 5]), [3, -1, 5]), 0),
     'heads on the rows': heads,
+    'flat choices': flat_choices,
+    'random size': random_size,
+    'own gradient': own_gradient,
     'two in one': lambda h: tf.add_n(tf.split(dropout(0.5)(tf.concat([h, -h], 0)), 2)),
     'tiled': lambda h: tf.add_n(tf.split(dropout(0.5)(tf.tile(h, [3, 1])), 3)),
     'masked': masked,
@@ -208,8 +233,9 @@ DRAWS = {
     'map_fn of a loop': lambda h: tf.map_fn(turns(2, dropout(0.2)), h),
     'outside': outside}
 # What a commit tries at once, each kind by itself at night.
-TOGETHER = ('keras', 'time first', 'integers', 'noise on weights', 'branch', 'several rows',
-            'loops over any rows', 'dynamic_rnn', 'third axis', 'random crop', 'map_fn of a loop')
+TOGETHER = ('flat choices', 'keras', 'time first', 'integers', 'noise on weights', 'branch',
+            'several rows', 'loops over any rows', 'dynamic_rnn', 'third axis', 'random crop',
+            'map_fn of a loop')
 MORE = ('sized before a loop', 'sized before a branch', 'flat steps', 'heads on the rows', 'tokens',
         'masked steps', 'stateless', 'stateless steps', 'map_fn of flat steps',
         'shuffled neighbours', 'numbers of flat rows', 'steps of flat rows')
@@ -258,8 +284,9 @@ def one_tower(name, **settings):
   return train(name, **settings)
 
 
-@pytest.mark.nightly(but=['together-2', 'more-3', 'noise on weights-6', 'outside-2', 'outside-4',
-                          'outside-6', 'outside-8'])
+@pytest.mark.nightly(but=['together-2', 'more-3', 'noise on weights-6', 'own gradient-3',
+                          'own gradient-4', 'random size-3', 'outside-2', 'outside-4', 'outside-6',
+                          'outside-8'])
 @pytest.mark.parametrize('name, point', itertools.product(DRAWS, POINTS),
                          ids=lambda value: value if isinstance(value, str) else str(value[0]))
 def test_towers_draw_what_one_tower_draws(name, point, caplog):
@@ -438,11 +465,15 @@ def up_to_the_longest(gather, h):
   """Draws for each of the times of a batch whose examples are cut at the longest."""
   [rows] = tf.get_collection('rows')[-1:]
   lengths = 1 + tf.cast(4 * tf.abs(rows[:, 0]), tf.int32)
-  longest = tf.reduce_max(gather(lengths))
+  longest = 1 + tf.reduce_max(gather(lengths - 1))
   size = rows.shape[0] if rows.shape[0].value else tf.shape(rows)[0]
   mask = tf.sequence_mask(lengths, longest, tf.float32)[..., None]
   times = tf.tile(h[:, None], [1, 20, 2])[:, :longest]
   kept = dropout(0.5)(mask * times)
+  kept = turns(1, tf.tanh)(kept)
+  sizes = tf.shape(kept)
+  kept = branch(lambda h: tf.nn.dropout(
+      h, rate=0.5, noise_shape=[sizes[0], 1, sizes[2]]), kept)
   flat = tf.reshape(dropout(0.5)(tf.reshape(kept, [size * longest, 10])), [-1, longest, 10])
   # Nothing reads it, and it takes no longest example but one of a single entry.
   tf.nn.bias_add(tf.matmul(flat, flat, transpose_b=True), tf.zeros([1]))
@@ -552,15 +583,31 @@ def test_what_is_neither_found_nor_counted_is_named_with_its_line(name, last_bat
   assert 'number of towers' not in caplog.text
 
 
-def test_a_static_draw_of_a_model_that_cannot_be_called_again_is_named(monkeypatch, caplog):
-  def of_this_graph(h):
-    if not any(op.name.startswith('inputs_') for op in h.graph.get_operations()):
+@pytest.mark.parametrize('kind', ['open', 'sized', 'session'])
+def test_static_draws_are_found_in_open_reshapes_or_another_call(kind, monkeypatch, caplog):
+  def flat(h):
+    if kind == 'session':
+      tf.Session().run(tf.global_variables_initializer())
+    elif not any(op.name.startswith('inputs_') for op in h.graph.get_operations()):
       raise ValueError('as layers do that were made in another graph')
-    return flat_steps(h, dropout(0.5))
+    size = -1 if kind == 'open' else 3 * tf.compat.dimension_value(h.shape[0])
+    kept = dropout(0.5)(tf.reshape(steps_first(h), [size, 5]))
+    return tf.reduce_mean(tf.reshape(kept, [3, -1, 5]), 0)
 
-  monkeypatch.setitem(DRAWS, 'of this graph', of_this_graph)
-  train('of this graph', 2, last_batch='carry')
-  assert caplog.text.count('neither found nor counted: tower_0/dropout') == 1
+  monkeypatch.setitem(DRAWS, 'flat', flat)
+  _, _, losses = train('flat', 2, last_batch='carry')
+  named = caplog.text.count('neither found nor counted: tower_0/dropout')
+  assert named == (kind == 'sized')
+  if not named:
+    assert losses == pytest.approx(train('flat', 1, last_batch='carry')[2], rel=1e-5)
+
+
+def test_draws_that_nothing_needs_are_not_named(monkeypatch, caplog):
+  monkeypatch.setitem(DRAWS, 'aside', lambda h: (of_unique(h), shuffled(
+      lambda rows: (rows, tf.range(tf.shape(rows)[0])), h), h)[-1])
+  with tf.Graph().as_default():
+    build('aside', 2)
+  assert not caplog.messages
 
 
 def sampled(h):

@@ -3,7 +3,8 @@
 TensorFlow's own inference tells, in a copy of what they are computed from, without a run.
 """
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from fractions import Fraction
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -17,19 +18,26 @@ _SHUFFLES = ('RandomShuffle', 'ReverseV2', 'Roll', 'TopKV2', 'UniqueV2', 'Dynami
 _GATHERS = ('Gather', 'GatherV2', 'GatherNd', 'ResourceGather')
 
 
-def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any]) -> Dict[str, Tensor]:
+def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
+                 is_static: bool = False) -> Dict[str, Tensor]:
   """Returns copies of tensors, by name, where those of `shapes` have these; {} if an op cannot.
 
   In place of a shape, an int is the number that a scalar is. What a tensor of `shapes` is computed
-  from is left out. In a graph of static shapes a size may be a constant, which stays as it is.
+  from is left out. A size that the graph reads from a known one is that, as behind a loop, through
+  which no inference goes; but where it `is_static`, that of the old shapes, and may be a constant.
   """
   if not tensors:
     return {}
   graph = tensors[0].graph
   definition = tf.GraphDef(versions=graph.graph_def_versions)
   given = {tensor.name: tensor for tensor in tensors if tensor.name in shapes}
+  shapes = dict(shapes)
 
   def follow(op):
+    for tensor in _list_inputs(op):
+      size = None if is_static or tensor.name in shapes else _read_size(tensor)
+      if size is not None:
+        shapes[tensor.name] = size
     # What is computed from variables may be most of a net, and has other shapes for none.
     given.update((tensor.name, tensor) for tensor in _list_inputs(op)
                  if tensor.name in shapes or tensor.op.type == 'ReadVariableOp')
@@ -75,6 +83,17 @@ def _list_inputs(op) -> List[Tensor]:
   return inputs
 
 
+def _read_size(tensor) -> Optional[int]:
+  """Returns the number that an entry of `tf.shape(x)` is known to be, None for another tensor."""
+  if tensor.op.type != 'StridedSlice' or tensor.shape.ndims != 0:
+    return None
+  sizes, begin = _list_inputs(tensor.op)[:2]
+  index = tf.get_static_value(begin)
+  if sizes.op.type != 'Shape' or index is None or not sizes.op.inputs[0].shape.ndims:
+    return None
+  return sizes.op.inputs[0].shape.as_list()[index[0]]
+
+
 def list_grown(tensor: Any, size: int) -> List[Tuple[int, int]]:
   """Returns the axes of a tensor that are multiples of a size, with how many times it they are."""
   if tensor is None or tensor.shape.ndims is None:
@@ -87,42 +106,52 @@ def find_outer(tensor: Tensor, size: int) -> List[int]:
   """Returns how often all of `size` rows come, one after the other, on a tensor's axis of several
   for each.
 
-  An op that makes the axis of one of the rows alone, or takes it apart into one, tells. Between it
-  and the tensor, an op that keeps an axis of this length keeps its order, and so does a reshape
-  that moves the numbers of a row to other axes. That is one number, or none where no op around it,
-  or several, tell.
+  An op that makes the axis of blocks of the rows alone, or takes it apart into these, tells, and so
+  does a reshape to or from the rows alone. On the way to it a reshape keeps the order of all
+  entries, and another op that keeps the length of the axis its order. That is one number, or none
+  where no op around the tensor tells, or the nearest ones do not agree.
   """
-  found, seen, pending = set(), {tensor.name}, [tensor]
-  while pending:
-    flat = pending.pop()
-    [(axis, factor)] = list_grown(flat, size)
-    for op in [flat.op, *flat.consumers()]:
-      others = op.inputs if op is flat.op else op.outputs
-      rows = [list_grown(other, size) for other in others]
-      if op.type == 'Reshape' and len(rows[0]) == 1 and rows[0][0][1] == 1:
-        before, ours = _count(others[0], rows[0][0][0]), _count(flat, axis)
-        if before and ours and before % ours == 0 and factor % (before // ours) == 0:
-          found.add(before // ours)
-      elif op.type in _BLOCKS and all(one in ([(axis, 1)], []) for one in rows) and any(rows):
-        found.add(factor)
-      alike = [other for other in _list_alike(op, size) if [
-          times == factor or op.type == 'Reshape' and times > 1
-          for _, times in list_grown(other, size)] == [True]]
-      for other in alike if any(other is flat for other in alike) else ():
-        if other.name not in seen:
-          seen.add(other.name)
-          pending.append(other)
-  return list(found) if len(found) == 1 else []
+  [(_, factor)] = list_grown(tensor, size)
+  # By name: for each time that the rows come in the first tensor, how often they come there.
+  ratios = {tensor.name: Fraction(1)}
+  found: Set[Fraction] = set()
+  level = [tensor]
+  while level and not found:
+    nearer, level = level, []
+    for flat in nearer:
+      [(axis, times)] = list_grown(flat, size)
+      ratio = ratios[flat.name]
+      if times == 1:
+        found.add(1 / ratio)
+      for op in [flat.op, *flat.consumers()] if times > 1 else ():
+        rows = [list_grown(other, size) for other in (op.inputs if op is flat.op else op.outputs)]
+        if op.type in _BLOCKS and all(one in ([(axis, 1)], []) for one in rows) and any(rows):
+          found.add(times / ratio)
+        for other, more in _list_alike(op, flat, size):
+          if other.name not in ratios:
+            ratios[other.name] = ratio * more
+            level.append(other)
+  outer = [int(number) for number in found if factor % number == 0]
+  return outer if len(outer) == 1 else []
 
 
-def _list_alike(op, size) -> List[Tensor]:
-  """Returns an op's inputs and outputs whose axes, if they are as long, have one order."""
-  if op.type == 'Reshape':
-    pair = [op.inputs[0], op.outputs[0]]
-    before = [[_count(tensor, axis) for axis, _ in list_grown(tensor, size)] for tensor in pair]
-    return pair if before[0] == before[1] else []
-  return [] if op.type in _SHUFFLES else [
-      *(op.inputs[1:] if op.type in _GATHERS else op.inputs), *op.outputs]
+def _list_alike(op, flat, size) -> List[Tuple[Tensor, Fraction]]:
+  """Returns inputs and outputs of an op whose axis has an order that follows from that of one of
+  them, each with how often all rows come there for each time in that one."""
+  [(axis, times)] = list_grown(flat, size)
+  if op.type in _SHUFFLES or op.type in _GATHERS and flat is op.inputs[0]:
+    return []
+  alike = []
+  for other in [*op.inputs, *op.outputs]:
+    rows = list_grown(other, size)
+    if len(rows) != 1 or op.type in _GATHERS and other is op.inputs[0]:
+      continue
+    before, ours = _count(other, rows[0][0]), _count(flat, axis)
+    if op.type == 'Reshape' and before and ours:
+      alike.append((other, Fraction(ours, before)))
+    elif rows[0][1] == times and (op.type != 'Reshape' or before == ours):
+      alike.append((other, Fraction(1)))
+  return alike
 
 
 def _count(tensor, axis) -> int:

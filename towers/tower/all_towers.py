@@ -21,7 +21,7 @@ others.
 
 import contextlib
 import itertools
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
@@ -146,13 +146,13 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
   return (rows, _find_row_indices(x, context)) if with_places else rows
 
 
-def is_own(op: Operation, tensors: Any) -> bool:
+def is_own(op: Operation, tensors: Any, alike: Iterable[Operation] = ()) -> bool:
   """Returns whether an op depends on the tensors of a tower's batch, or what it draws or is fed,
-  but through what all towers share."""
+  but through what all towers share, as what is `alike` in them."""
   sums, slots = [{tensor.op for tensor in tf.get_collection(key)} for key in (SUMS, SLOTS)]
   batch = {tensor.op for tensor in tf.nest.flatten(tensors)}
   return any(source in batch or source in slots or brings_values(source)
-             for source in find_needed([op], by_control=False, without=sums))
+             for source in find_needed([op], by_control=False, without={*sums, *alike}))
 
 
 def is_of_all(op: Operation, tensors: Any) -> bool:

@@ -10,7 +10,7 @@ from towers.tensorflow_v1 import Variable, tf
 from towers.tower.all_towers import joining
 from towers.tower.apart import check_apart, check_penalties
 from towers.tower.batch_norm.sync_other_layers import check_joined
-from towers.tower.drawing.draws import tie_draws, warn_of_left
+from towers.tower.drawing.draws import tie_draws, warn_of_draws, warn_of_left
 from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall
 from towers.tower.recording import Recording, record_tower
@@ -53,6 +53,7 @@ def build_forward(call: ModelCall, batch: Batch, recording: Recording, *, index:
     check_joined(tower)
   left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch,
                    call_in_scratch=tower.call_in_scratch)
+  warn_of_draws(call.draws, tower.find_needed)
   if index == 0:
     warn_of_left(left)
   return tower

@@ -9,6 +9,7 @@ from towers.input.batch import Batch
 from towers.input.row_offsets import build_row_offsets
 from towers.placement import variables
 from towers.placement.host import HOST
+from towers.placement.set_values import keep_set_values
 from towers.tensorflow_v1 import loops_keeping, tf
 from towers.tower.all_towers import joining
 from towers.tower.drawing.draws import Draws, tie_draws
@@ -78,7 +79,8 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
         before = len(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
         with tf.name_scope(scope[:-1]) as own, joining(
             batch, num_towers=2, joins_norms=call.global_batch.joins_norms,
-            scope=own), shaped_as_fed({} if shapes is None else shapes), loops_keeping(rows):
+            scope=own), shaped_as_fed({} if shapes is None else shapes), loops_keeping(rows), \
+            keep_set_values():
           returned = call.compute(batch.tensors, index=index, scope=own)
         call.store.scopes.append(own)
         calls.append(ScratchCall(own, batch, returned,

@@ -5,12 +5,16 @@ import dataclasses
 from typing import Sequence, Union
 
 from towers.base.usage_error import UsageError
+from towers.graph.walk import find_needed, list_ops
 from towers.placement import variables
 from towers.placement.set_values import keep_set_values
-from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1 import control_flow_v1, tf
+from towers.tower.all_towers import joining
 from towers.tower.apart import check_apart
 from towers.tower.differentiate import differentiate, differentiate_penalties
+from towers.tower.drawing.draws import tie_draws, warn_of_draws, warn_of_left
 from towers.tower.forward_pass import build_forward
+from towers.tower.losses import sum_returned
 from towers.tower.model_call import ModelCall
 from towers.tower.recomputing.recompute import copy_activations
 from towers.tower.recording import Recording
@@ -42,6 +46,7 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
   trainable = store.list_trainable(index)
   num_forward = len(recording.list_ops())
   gradients = differentiate(forward, trainable, recording, call.precision)
+  _tie_gradients(call, forward, gradients, recording, num_forward, index)
   recomputed = copy_activations(recompute, forward, gradients, recording=recording,
                                 num_forward=num_forward, warns=index == 0)
   check_apart(dict(gradients=gradients), recording.list_ops(),
@@ -49,6 +54,26 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
   penalty_gradients = [] if index else differentiate_penalties(forward, trainable, call.precision)
   return dataclasses.replace(forward, variables=trainable, gradients=gradients,
                              penalty_gradients=penalty_gradients, recomputed=recomputed)
+
+
+def _tie_gradients(call, forward, gradients, recording, num_forward, index):
+  """Ties what gradients draw by themselves, as those of `tf.custom_gradient` may."""
+  def differentiate_in_scratch(*args, **named):
+    scratch = forward.call_in_scratch(*args, **named)
+    [made] = scratch.calls
+    with scratch.graph.as_default(), tf.name_scope(made.scope), joining(
+        made.batch, num_towers=2), control_flow_v1():
+      tf.gradients(sum_returned(made.returned, made.batch).values['loss'],
+                   tf.trainable_variables())
+    return scratch
+
+  ops = recording.list_ops()
+  left = tie_draws(ops[num_forward:], call.draws, tower=call.store.first_tower + index,
+                   scope=forward.scope, batch=forward.batch,
+                   call_in_scratch=differentiate_in_scratch, before=ops[:num_forward])
+  warn_of_draws(call.draws, lambda: find_needed(list_ops(gradients)))
+  if index == 0:
+    warn_of_left(left)
 
 
 def _check_trained(call):

@@ -44,5 +44,5 @@ def tie_noise(done: Any, made: Iterable[Operation], scopes: Sequence[str], seed:
            for number, op in enumerate(sorted(copy, key=lambda op: op._id))}
   names.update((op, op.name) for op in needed - random if randomness.find_unseedable(op))
   draws = begin_draws(seed)._replace(
-      names=list(names.values()), layouts=dict.fromkeys(names.values()))
+      names={'': list(names.values())}, layouts=dict.fromkeys(names.values()))
   warn_of_left(tie_draws(names, draws, tower=0, scope='', batch=Batch((), 0)))

@@ -32,7 +32,7 @@ tower, and a warning names them.
 import functools
 import logging
 import re
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -59,6 +59,18 @@ PASS_SHIFTS = 'towers/pass_shifts'
 ALIGNED_BLOCKS = 'towers/aligned_blocks'
 # The collection of the names of ops whose rows were neither found nor counted.
 UNKNOWN_DRAWS = 'towers/unknown_draws'
+_UNKNOWN = (
+    'What these ops draw may depend on the number of towers, for which numbers are those of an '
+    'example was neither found nor counted: %s. Draw in a shape that has the rows of the batch as '
+    'an axis of its own, as tf.random.normal([tf.shape(x)[0], ...]), and reshape it next to the '
+    'draw; by tf.random.normal or tf.random.uniform, outside of any tf.function. Where the longest '
+    'example gives a size, take that of all towers, tf.reduce_max(towers.all_rows(lengths)). '
+    'Instead of the values of ragged examples, or of strings that the model splits, draw for rows '
+    'that the data pads, as by towers.padded.')
+_SHUFFLED = (
+    '%s shuffles the rows of a batch, of which a tower has only its own: shuffle those of all, '
+    'rows, places = towers.all_rows(x, with_places=True), and take tf.gather(tf.random.shuffle('
+    'rows), places).')
 # A counter of 64 bits holds the step below the turn, and the turn below that of an outer loop.
 _MOST_STEPS, _MOST_TURNS = 2 ** 32, 2 ** 16
 
@@ -69,16 +81,23 @@ class Draws(NamedTuple):
   Attributes:
     seed: of the run.
     read_step: returns the step, a scalar int64 tensor; called only if an op needs it.
-    names: of the first tower's random ops, in order. An op outside of the tower's scope, as in
+    names: of the first tower's random ops, in order, those of its forward pass, and by 'gradients'
+      those of its backward pass. An op outside of the tower's scope, as in
       `tf.name_scope('head/')`, has another name in each tower.
     layouts: of these and of the loops around them, see `find_layouts`.
+    unknown, shuffled: those of which the rows were not found, and that shuffle the tower's rows,
+      until `warn_of_draws` has named them.
+    twins: what ops that have twins draw, which a gradient may take, and what their twins draw.
     read_begin: of rows that no plan has dealt, returns the place of a run's first one, a scalar
       int64 tensor; called only if an op needs it. None for 0.
   """
   seed: int
   read_step: Callable[[], Tensor]
-  names: List[str]
+  names: Dict[str, List[str]]
   layouts: Layouts
+  unknown: List[Operation]
+  shuffled: List[Operation]
+  twins: List[Tuple[Tensor, Tensor]]
   read_begin: Optional[Callable[[], Tensor]] = None
 
 
@@ -94,7 +113,7 @@ def begin_draws(seed: int, read_begin: Optional[Callable[[], Tensor]] = None,
       step = get_global_step().read_value()
       return step if read_shift is None else step + read_shift()
 
-  return Draws(seed, read_step, [], {}, read_begin)
+  return Draws(seed, read_step, {}, {}, [], [], [], read_begin)
 
 
 def read_pass_shift() -> Tensor:
@@ -110,19 +129,22 @@ def shift_of(batch: int) -> int:
 
 
 def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch,
-              call_in_scratch: Any = None) -> List[Operation]:
+              call_in_scratch: Any = None, before: Sequence[Operation] = ()) -> List[Operation]:
   """Ties the random ops of a tower's model to (seed, name, step, turn, place); returns those that
   keep a state of their own.
 
   Args:
     ops, scope, batch: of the tower's forward pass, without those of initial values.
-    draws: of all towers; the first tower adds its names and layouts.
+    draws: of all towers; the first tower adds its names and layouts, and what is doubtful.
     tower: its index, which seeds what cannot be drawn by place.
     call_in_scratch: as of `Tower`; only the first tower needs them.
+    before: the ops of the forward pass, where `ops` are those of the backward pass.
 
   Raises:
     UsageError: a generator or a function draws; names the op.
   """
+  for drawn, twin in draws.twins:
+    replace_tensor(drawn, twin)
   unfed = find_unfed()
   ops = [op for op in ops if op not in unfed]
   in_functions = []
@@ -136,29 +158,29 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
           'the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, outside of any '
           'tf.function.')
   random = [op for op in ops if randomness.is_random(op) or randomness.is_stateless(op)]
-  masks = [op for op in ops if op.type == 'Where'] if random else []
+  made = [*before, *ops]
+  masks = [op for op in made if op.type == 'Where'] if random else []
   names = [op.name.replace(scope, '') for op in random + in_functions]
   if random and draws.read_begin is not None:
     offset = batch.row_offset or build_row_offsets([batch])[0]
     with tf.device(HOST), tf.name_scope('places/'):
       batch = batch._replace(row_offset=offset._replace(first=offset.first + draws.read_begin()))
-  is_first = not draws.names
+  first_names = draws.names.setdefault('gradients' if before else '', names)
+  is_first = first_names is names
   if is_first:
-    draws.names.extend(names)
     # One tower draws all rows in their order, if their axis is the first.
     if batch.row_offset is not None or not all(is_clear(op, batch) for op in random):
       draws.layouts.update(find_layouts(
-          random, masks, [op for op in ops if op.type == 'Max'], batch, scope=scope,
-          call_in_scratch=call_in_scratch))
-  elif len(draws.names) == len(names):
-    names = draws.names
+          random, masks, made, batch, scope=scope, call_in_scratch=call_in_scratch))
+  elif len(first_names) == len(names):
+    names = first_names
   drawer = _Drawer(draws, batch, scope, dict(zip(random, names)), masks)
   as_they_are = [op for op in random if not drawer.replace(op)]
   if is_first and batch.row_offset is not None:
-    _warn_of_unknown(in_functions + [
+    draws.unknown.extend(in_functions + [
         op for op in random if not drawer.is_exact(op, has_twin=op not in as_they_are)])
-    _warn_of_shuffled([
-        op for op in random if op.type == 'RandomShuffle' and draws.layouts.get(drawer.names[op])])
+    draws.shuffled.extend(
+        op for op in random if op.type == 'RandomShuffle' and draws.layouts.get(drawer.names[op]))
   left = list(filter(randomness.is_random, as_they_are))
   for op in left:
     seeds = randomness.tower_seeds(draws.seed, tower, op.type, op.name.replace(scope, ''))
@@ -166,29 +188,19 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
   return left + list(filter(randomness.is_seedless, ops))
 
 
-def _warn_of_unknown(ops: Sequence[Operation]) -> None:
-  """Warns of ops whose rows were not found, in one line."""
-  if ops:
-    tf.get_collection_ref(UNKNOWN_DRAWS).extend(op.name for op in ops)
-    names = '; '.join(map(format_op, ops[:3])) + ('; …' if ops[3:] else '')
-    logging.getLogger('towers').warning(
-        'What these ops draw may depend on the number of towers, for which numbers are those of an '
-        'example was neither found nor counted: %s. Draw in a shape that has the rows of the batch '
-        'as an axis of its own, as tf.random.normal([tf.shape(x)[0], ...]), and reshape it next to '
-        'the draw; by tf.random.normal or tf.random.uniform, outside of any tf.function. Where the '
-        'longest example gives a size, take that of all towers, '
-        'tf.reduce_max(towers.all_rows(lengths)). Instead of the values of ragged examples, or of '
-        'strings that the model splits, draw for rows that the data pads, as by towers.padded.',
-        names)
-
-
-def _warn_of_shuffled(ops: Sequence[Operation]) -> None:
-  """Warns of ops that shuffle the rows of a tower, in one line."""
-  if ops:
-    logging.getLogger('towers').warning(
-        '%s shuffles the rows of a batch, of which a tower has only its own: shuffle those of all, '
-        'rows, places = towers.all_rows(x, with_places=True), and take tf.gather('
-        'tf.random.shuffle(rows), places).', '; '.join(map(format_op, ops)))
+def warn_of_draws(draws: Draws, find_results: Callable[[], Set[Operation]]) -> None:
+  """Warns of the first tower's doubtful draws among the ops of what is computed, once of each."""
+  needed = find_results() if draws.unknown or draws.shuffled else set()
+  # Twins have taken the place of draws.
+  names = {op.name.split('_stateless/')[0] for op in needed}
+  for doubtful, message in ((draws.unknown, _UNKNOWN), (draws.shuffled, _SHUFFLED)):
+    ops = [op for op in doubtful if op.name in names]
+    doubtful[:] = [op for op in doubtful if op not in ops]
+    if ops:
+      logging.getLogger('towers').warning(
+          message, '; '.join(map(format_op, ops[:3])) + ('; …' if ops[3:] else ''))
+    if doubtful is draws.unknown:
+      tf.get_collection_ref(UNKNOWN_DRAWS).extend(op.name for op in ops)
 
 
 def warn_of_left(ops: Sequence[Operation]) -> None:
@@ -225,6 +237,7 @@ class _Drawer:
       return False
     twin.set_shape(drawn.shape)
     replace_tensor(drawn, twin)
+    self._draws.twins.append((drawn, twin))
     return True
 
   def _is_moved(self, op):

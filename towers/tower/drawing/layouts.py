@@ -24,20 +24,20 @@ it takes apart.
 """
 
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from towers.graph.resized import copy_resized, find_outer, list_grown
 from towers.graph.walk import find_dependents, find_loops, find_needed, find_taken_apart, walk
 from towers.input.batch import Batch
-from towers.placement import randomness
+from towers.placement import philox, randomness
 from towers.tensorflow_v1 import Operation, Tensor, tf
 from towers.tower.all_towers import is_of_all, is_own
 
-# Primes that no model has: of rows, which Python may go through, of other axes of any size, and of
-# what a mask keeps.
-_ROWS, _ANY, _KEPT = 211, 23, 1000003
-# Of the longest example, of which nothing has less.
-_LONGEST = 5
+# Primes that no model has: of rows, which Python may go through, and of what a mask keeps.
+_ROWS, _KEPT = 211, 1000003
+# For axes of any size, and for a size that a run computes, two numbers each: what differs between
+# the two is counted in a run. Nothing has less than the latter.
+_ANY, _SIZES = (23, 29), (5, 6)
 _NUMBER = re.compile(r'_\d+/')  # In the name of an op, of a scope that is not the first.
 
 
@@ -83,9 +83,8 @@ def _list_candidates(shape, batch) -> List[int]:
           if size is None or size and batch.num_rows and size % batch.num_rows == 0]
 
 
-def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
-                 largest: Sequence[Operation], batch: Batch, *, scope: str,
-                 call_in_scratch: Any) -> Layouts:
+def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], made: Sequence[Operation],
+                 batch: Batch, *, scope: str, call_in_scratch: Any) -> Layouts:
   """Returns the layouts of a tower's draws, and of the loops around them.
 
   What nothing but a guess is left for is left out.
@@ -93,27 +92,24 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
   Args:
     ops: that draw.
     masks: of type `Where`, in order.
-    largest: of type `Max`.
+    made: all ops of the tower.
     batch, scope, call_in_scratch: of their tower.
   """
   draws = {op.name.replace(scope, ''): op.outputs[0] for op in ops}
   # A loop may take several tensors apart, all of as many rows.
   loops = {loop.name.replace(scope, ''): tensor for op in ops for loop in find_loops(op)
            for tensor in find_taken_apart(loop)}
-  resized = {tensor.name: tensor.shape if tensor.shape.ndims is None else [
-      _ROWS, *(size or _ANY for size in tensor.shape.as_list()[1:])]
-      for tensor in tf.nest.flatten(batch.tensors)}
-  # Those that only a loop asks for are where TensorFlow's own ends.
-  sizes = [op.outputs[0] for op in largest
-           if op.outputs[0].dtype.is_integer and op.outputs[0].shape.ndims == 0
-           and any(user.type != 'Enter' for user in op.outputs[0].consumers())]
-  own = {size.name: _LONGEST for size in sizes if is_own(size.op, batch.tensors)}
-  shared = {size.name: _LONGEST for size in sizes if size.name not in own}
-  own.update(_list_padded_alone(batch))
+  flat = tf.nest.flatten(batch.tensors)
+  resized = [{tensor.name: tensor.shape if tensor.shape.ndims is None else [
+      _ROWS, *(size or number for size in tensor.shape.as_list()[1:])] for tensor in flat}
+             for number in _ANY]
+  if resized[0] == resized[1]:
+    resized.pop()
+  own, shared = _list_sizes(made, batch)
   layouts: Layouts = {}
   unknown = {}
   for name, tensor in {**draws, **loops}.items():
-    if tensor.name in resized:
+    if tensor.name in resized[0]:
       layouts[name] = Layout()
     # A later tower may have as many rows as one of the others by chance.
     elif not _list_candidates(tensor.shape, batch) or is_of_all(tensor.op, batch.tensors):
@@ -121,39 +117,58 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation],
     else:
       unknown[name] = tensor
   if unknown and batch.num_rows is None:
-    _read_layouts(unknown, layouts, _copy_open(unknown, resized))
-    _read_longest(unknown, layouts, shared, resized)
-    _read_kept(unknown, layouts, masks, resized)
+    _read_views(unknown, layouts, [_View(dict(unknown), masks, *shapes) for shapes in zip(
+        2 * resized, shared)])
   elif unknown:
-    _read_layouts(unknown, layouts, _copy_met(
-        {name: draw for name, draw in draws.items() if name in unknown
-         and draw.shape.is_fully_defined()}, batch, resized))
-  fed: Dict[str, Any] = {}
+    met = {name: draw for name, draw in draws.items() if name in unknown
+           and draw.shape.is_fully_defined()}
+    _read_layouts(unknown, layouts, [_copy_met(met, batch, shapes) for shapes in resized])
+  # Sizes may be constants of the model's, come out of a loop, or several axes be one. What its
+  # placeholders get is known to a second call.
+  fed: List[Dict[str, Any]] = [{} for _ in _ANY]
   for is_first in (True, False):
-    if not (unknown and (is_first or fed)):
-      break
-    # Sizes may be constants of the model's, come out of a loop, or several axes be one.
-    try:
-      graph = call_in_scratch([_ROWS], other=_ANY, shapes=fed).graph
-      copies = _find_copies(unknown, ops, graph, scope)
-      masks = [graph.get_operation_by_name(mask.name) for mask in masks]
-    except Exception:  # A model that takes no such number of rows, or layers of another graph.
-      pass
-    else:
-      _read_layouts(copies, layouts, {tensor.name: tensor for tensor in copies.values()})
-      _read_layouts(copies, layouts, copy_resized(list(copies.values()), {}))
-      _read_longest(copies, layouts, shared, {})
-      _read_kept(copies, layouts, masks, {})
-      unknown = {name: tensor for name, tensor in unknown.items() if name not in layouts}
+    if unknown and (is_first or any(fed)):
+      try:
+        graphs = [call_in_scratch([_ROWS], other=number, shapes=shapes).graph
+                  for number, shapes in zip(_ANY[:len(resized)], fed)]
+        views = [_View(_find_copies(unknown, ops, graph, scope),
+                       [graph.get_operation_by_name(mask.name) for mask in masks], {}, sizes)
+                 for graph, sizes in zip(2 * graphs, shared)]
+      except Exception:  # A model that takes no such number of rows, or layers of another graph.
+        break
+      _read_layouts(unknown, layouts, [view.tensors for view in views])
+      _read_views(unknown, layouts, views)
   if own and batch.row_offset is not None:
-    as_they_are = {tensor.name: tensor.shape for tensor in tf.nest.flatten(batch.tensors)}
-    _mark_cut(layouts, draws, {**as_they_are, **shared}, own)
+    as_they_are = {tensor.name: tensor.shape for tensor in flat}
+    _mark_cut(layouts, draws, {**as_they_are, **shared[0]}, own)
   return layouts
 
 
+def _list_sizes(made, batch):
+  """Returns what gives the sizes that a run computes a number, by name: of those that are the
+  tower's own, and twice of those that are all towers'."""
+  # What is no row's, all towers draw alike.
+  alike = {op for op in made if op.type in philox.KINDS and op.outputs[0].shape.ndims == 0}
+  names = {is_each: [op.outputs[0].name for op in filter(_is_size, made)
+                     if is_own(op, batch.tensors, alike) is is_each] for is_each in (True, False)}
+  own, *shared = (dict.fromkeys(names[is_each], number) for is_each, number in zip(
+      (True, False, False), (_SIZES[0], *_SIZES)))
+  return {**own, **_list_padded_alone(batch)}, shared
+
+
+def _is_size(op) -> bool:
+  """Returns whether an op gives an integer that may be a size, and is computed of no integers: the
+  largest of many, a draw, or what a number is rounded to."""
+  is_number = op.type in ('Max', *philox.KINDS) or (
+      op.type == 'Cast' and not op.inputs[0].dtype.is_integer)
+  # Those that only a loop asks for are where TensorFlow's own ends.
+  return (is_number and op.outputs[0].dtype.is_integer and op.outputs[0].shape.ndims == 0
+          and any(user.type != 'Enter' for user in op.outputs[0].consumers()))
+
+
 def _find_copies(tensors, ops, graph, scope) -> Dict[str, Tensor]:
-  """Returns tensors like those of a tower in a graph of its model alone, where ops outside of the
-  scope, as those of a getter of weights, may have other numbers in their names."""
+  """Returns tensors like those of a tower in a graph of its model alone, by their names in the
+  tower; there ops outside of the scope, as of a getter of weights, may have other numbers."""
   def list_alike(op, among):
     return [other for other in among if _NUMBER.sub('/', other.name) == _NUMBER.sub('/', op.name)]
 
@@ -175,7 +190,7 @@ def _list_padded_alone(batch) -> Dict[str, Any]:
     return {}
   shapes = {tensor.name: tensor.shape.as_list() for tensor in tf.nest.flatten(batch.tensors)
             if tensor.shape.ndims}
-  return {name: [num_rows, *(size or _LONGEST for size in sizes)]
+  return {name: [num_rows, *(size or _SIZES[0] for size in sizes)]
           for name, (num_rows, *sizes) in shapes.items() if None in sizes}
 
 
@@ -194,20 +209,101 @@ def _count_open(tensor) -> int:
   return (tensor.shape.as_list() if tensor.shape.ndims else []).count(None)
 
 
-def _copy_open(tensors, resized):
-  """Returns tensors for `_ROWS` rows, by name, of a batch whose number of rows is open."""
-  copies = copy_resized(list(tensors.values()), resized)
-  several = [tensors[name] for name, tensor in tensors.items()
-             if any(factor > 1 for _, factor in list_grown(copies.get(tensor.name), _ROWS))]
-  # The order of several rows is in the ops around a draw. A farther one may take no such sizes, as
-  # where nothing reads it.
-  near = list(walk([draw.op for draw in several], lambda op: [
-      reader for tensor in op.outputs for reader in tensor.consumers()], nearest_first=True))
+class _View(NamedTuple):
+  """Tensors of a tower's graph, or of one of its model alone, by their names in the tower.
+
+  Attributes:
+    masks: of type `Where`, in order.
+    shapes: that other tensors have in copies of these.
+    sizes: numbers for what gives the sizes that a run computes.
+  """
+  tensors: Dict[str, Tensor]
+  masks: Sequence[Operation]
+  shapes: Dict[str, Any]
+  sizes: Dict[str, int]
+
+  def copy(self, more: Mapping[str, Any]) -> Dict[str, Tensor]:
+    return _copy_around(self.tensors, {**self.shapes, **more})
+
+
+def _read_views(unknown, layouts, views) -> None:
+  """Moves from the unknown tensors to layouts what two views tell, whose sizes differ."""
+  _read_layouts(unknown, layouts, [view.copy({}) for view in views])
+  if unknown and views[0].sizes:
+    _read_layouts(unknown, layouts, [view.copy(view.sizes) for view in views], has_sizes=True)
+  needed = find_needed([tensor.op for tensor in views[0].tensors.values()])
+  for number, mask in enumerate(views[0].masks):
+    if mask in needed and unknown:
+      places, [condition] = mask.outputs[0], mask.inputs
+      of_mask: Layouts = {}
+      _read_layouts({'': condition}, of_mask, [_copy_around(
+          {'': view.masks[number].inputs[0]}, view.shapes) for view in views])
+      kept = views[0].copy({places.name: [_KEPT, *places.shape.as_list()[1:]]})
+      for name in list(unknown):
+        sizes = kept[name].shape.as_list() if name in kept and kept[name].shape.ndims else []
+        if of_mask and _KEPT in sizes:
+          layout = of_mask['']
+          layouts[name] = layout and layout._replace(kept=number, kept_axis=sizes.index(_KEPT))
+          del unknown[name]
+
+
+def _read_layouts(unknown, layouts, found, has_sizes=False) -> None:
+  """Moves from the unknown tensors to layouts what their copies for `_ROWS` rows tell, found by
+  name: one of each, or two whose other sizes differ.
+
+  Copies that `has_sizes` of a run tell nothing of several rows for each example where these make no
+  difference, as beyond a limit.
+  """
+  for name, tensor in list(unknown.items()):
+    copies = [each[name] for each in found if name in each]
+    told = [_tell_layout(copy, tensor.op) for copy in copies]
+    if len(told) == len(found) and all(told):
+      is_limited = has_sizes and str(copies[0].shape) == str(copies[1].shape)
+      for layout in _join(*told[0], *told[-1]):
+        if not is_limited or layout is None or layout[1:3] == (1, 1):
+          layouts[name] = layout
+          del unknown[name]
+
+
+def _join(layout, other) -> List[Optional[Layout]]:
+  """Returns the layout of which copies of two sizes tell these, in a list; [] for none."""
+  if layout is None or other is None or layout.axis != other.axis:
+    return [layout] if layout == other else []
+  # What differs is counted in a run; one of the two has to be known.
+  outer, inner = (one if one == another else None
+                  for one, another in zip(layout[1:3], other[1:3]))
+  return [] if (outer, inner) == (None, None) else [Layout(layout.axis, outer, inner)]
+
+
+def _tell_layout(copy, op) -> List[Optional[Layout]]:
+  """Returns the layout that a copy for `_ROWS` rows of what an op returns tells; [] for none."""
+  rows = list_grown(copy, _ROWS)
+  if op.type == 'RandomShuffle':  # It draws for the first axis alone.
+    rows = [row for row in rows if row[0] == 0]
+  if not rows:
+    return [None] if copy.shape.is_fully_defined() else []
+  [(axis, factor), *others] = rows
+  if others:
+    return []
+  # A loop that takes apart another axis than this one has its rows in any order.
+  is_any = factor == 1 or axis and not (randomness.is_random(op) or randomness.is_stateless(op))
+  return [Layout(axis, outer, factor // outer) for outer in (
+      [1] if is_any else find_outer(copy, _ROWS))]
+
+
+def _copy_around(tensors, shapes, is_static=False) -> Dict[str, Tensor]:
+  """Returns copies for `_ROWS` rows, by name, with the ops around those of several for each
+  example, which have the order; a farther one may take no such sizes, as where nothing reads it."""
+  copies = copy_resized(list(tensors.values()), shapes, is_static)
+  near = list(walk([tensor.op for tensor in tensors.values() if any(
+      factor > 1 for _, factor in list_grown(copies.get(tensor.name), _ROWS))], lambda op: [
+          reader for tensor in op.outputs for reader in tensor.consumers()], nearest_first=True))
   around: Dict[str, Tensor] = {}
   while near and not around:
-    around = copy_resized([tensor for op in near for tensor in op.outputs], resized)
+    around = copy_resized([tensor for op in near for tensor in op.outputs], shapes, is_static)
     near = near[:len(near) // 2]
-  return {**copies, **around}
+  copies = {**copies, **around}
+  return {name: copies[tensor.name] for name, tensor in tensors.items() if tensor.name in copies}
 
 
 def _copy_met(draws, batch, known) -> Dict[str, Tensor]:
@@ -218,7 +314,7 @@ def _copy_met(draws, batch, known) -> Dict[str, Tensor]:
   of_batch = find_dependents([tensor.op for tensor in tf.nest.flatten(batch.tensors)],
                              by_control=False)
   copies: Dict[str, Tensor] = {}
-  for draw in draws.values():
+  for name, draw in draws.items():
     own = find_dependents([draw.op], by_control=False, without=of_batch)
     met = {op: None for before in own for tensor in before.outputs
            for op in tensor.consumers() if op in of_batch}
@@ -236,66 +332,13 @@ def _copy_met(draws, batch, known) -> Dict[str, Tensor]:
         fits.append((given, found))
     if len(fits) == 1:  # A reshape before may take either axis for that of the rows.
       [(given, found)] = fits
-      # Of the ops around it some may hold old sizes as constants.
-      around = copy_resized([tensor for op in own for tensor in op.outputs], given)
-      copies.update({draw.name: around[draw.name]} if around else {})
+      copies.update(_copy_around(
+          {name: draw}, {**known, draw.name: given[draw.name]}, is_static=True))
       known = {**given, **found}
   return copies
 
 
 def _infer_shapes(tensors, shapes) -> Dict[str, Any]:
   """Returns the shapes that tensors would have if some had others; {} if an op cannot."""
-  return {name: tensor.shape for name, tensor in copy_resized(tensors, shapes).items()}
-
-
-def _read_layouts(unknown, layouts, copies, counted=(_ANY,)) -> None:
-  """Moves from the unknown tensors to layouts what their copies for `_ROWS` rows tell.
-
-  What is a multiple of one of the `counted` sizes is counted in a run.
-  """
-  for name, tensor in list(unknown.items()):
-    copy = copies.get(tensor.name)
-    rows = list_grown(copy, _ROWS)
-    if tensor.op.type == 'RandomShuffle':  # It draws for the first axis alone.
-      rows = [row for row in rows if row[0] == 0]
-    if len(rows) == 1:
-      [(axis, factor)] = rows
-      # A loop that takes apart another axis than this one has its rows in any order.
-      is_any = factor == 1 or axis and not (
-          randomness.is_random(tensor.op) or randomness.is_stateless(tensor.op))
-      for outer in [1] if is_any else find_outer(copy, _ROWS):
-        before, within = [None if any(number % size == 0 for size in counted) else number
-                          for number in (outer, factor // outer)]
-        if (before, within) != (None, None):
-          layouts[name] = Layout(axis, before, within)
-    elif not rows and copy is not None and copy.shape.is_fully_defined():
-      layouts[name] = None
-    if name in layouts:
-      del unknown[name]
-
-
-def _read_longest(unknown, layouts, shared, shapes) -> None:
-  """Moves to layouts the unknown ones with sizes of the longest example of all towers."""
-  if unknown and shared:
-    copies = _copy_open(unknown, {**shapes, **shared})
-    _read_layouts(unknown, layouts, copies, counted=(_ANY, _LONGEST))
-
-
-def _read_kept(unknown, layouts, masks, shapes) -> None:
-  """Moves to layouts the unknown ones of which an axis is what a mask keeps, where some others are
-  to have the `shapes`."""
-  needed = find_needed([tensor.op for tensor in unknown.values()])
-  for number, mask in enumerate(masks):
-    if mask in needed and unknown:
-      places, [condition] = mask.outputs[0], mask.inputs
-      copies = copy_resized(list(unknown.values()),
-                            {**shapes, places.name: [_KEPT, *places.shape.as_list()[1:]]})
-      of_mask: Layouts = {}
-      _read_layouts({'': condition}, of_mask, copy_resized([condition], shapes))
-      for name, tensor in list(unknown.items()):
-        copy = copies.get(tensor.name)
-        sizes = copy.shape.as_list() if copy is not None and copy.shape.ndims else []
-        if of_mask and _KEPT in sizes:
-          layout = of_mask['']
-          layouts[name] = layout and layout._replace(kept=number, kept_axis=sizes.index(_KEPT))
-          del unknown[name]
+  copies = copy_resized(tensors, shapes, is_static=True)
+  return {name: tensor.shape for name, tensor in copies.items()}
