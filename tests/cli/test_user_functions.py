@@ -19,7 +19,10 @@ from towers_tools.trials.timed_trial import run_trial
 NETS = """
 import numpy as np
 import towers
+from absl import flags
 from towers.tensorflow_v1 import tf
+if 'classes' not in flags.FLAGS:  # A module and a file are imported apart.
+  flags.DEFINE_integer('classes', 2, 'of labels')
 features = np.random.RandomState(0).uniform(size=[60, 4]).astype(np.float32)
 labels = (features.sum(1) > 2).astype(np.int32)
 
@@ -35,7 +38,7 @@ def load_nothing():
 
 def model(batch, is_training):
   x, y = batch
-  logits = tf.matmul(x, tf.get_variable('weights', [4, 2]))
+  logits = tf.matmul(x, tf.get_variable('weights', [4, flags.FLAGS.classes]))
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
 """
 SCRIPT = """

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
     try:
       if model is None and data is None:
         config, command = parse_flags(arguments), [sys.executable, '-m', 'towers']
+        flags.FLAGS.mark_as_parsed()  # Those of a module that it names have their defaults.
       else:
         config = _parse_own(arguments, model=model, data=data)
         command = _find_command(arguments[0])
