@@ -508,7 +508,9 @@ def test_each_draw_up_to_the_longest_of_a_tower_is_named(last_batch, monkeypatch
 def test_draws_along_what_a_tower_pads_alone_are_named(settings, caplog):
   def model(batch, is_training):
     weights = tf.get_variable('weights', [4], initializer=tf.ones_initializer())
-    return tf.reduce_sum(dropout(0.5)(batch[0]) * weights, [1, 2])
+    longer = tf.pad(dropout(0.5)(batch[0]), [[0, 0], [1, 0], [0, 0]], constant_values=1)
+    flat = dropout(0.5)(tf.reshape(longer, [-1, 4]))
+    return tf.reduce_sum(tf.reshape(flat, tf.shape(longer)) * weights, [1, 2])
 
   def measure(num_towers, **settings):
     rows = [np.ones([1 + number % 7, 4], np.float32) for number in range(12)]

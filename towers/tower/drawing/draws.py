@@ -12,7 +12,8 @@ so that neither the number of towers, workers and micro-batches nor the input mo
 drawn for an example, and neither a validation, a second try nor a resumed run moves it. What has
 no rows, as noise on weights, all towers draw alike. Numbers are drawn row by row, and then brought
 to where the draw has its rows (see `layouts`); those for what a mask keeps are drawn for all that
-it could keep. A warning names what draws by rows that are not found.
+it could keep. A warning names what draws by rows that are not found, if what a tower computes needs
+it. What gradients draw by themselves is drawn in the same way.
 
   the global batch's numbers     row 0 │ row 1 │ row 2 │ row 3 │ row 4 │ row 5 │
   drawn by tower 1 on 2.x                              └───────────────────────┘
@@ -147,16 +148,7 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
     replace_tensor(drawn, twin)
   unfed = find_unfed()
   ops = [op for op in ops if op not in unfed]
-  in_functions = []
-  for op in ops:
-    drawing = randomness.find_unseedable(op)
-    unseedable = drawing and randomness.find_unseedable(op, is_stateless_fine=True)
-    in_functions += [op] if drawing else []
-    if unseedable:
-      raise UsageError(
-          f'Random numbers are drawn by {unseedable}, which cannot be tied to the seed and '
-          'the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, outside of any '
-          'tf.function.')
+  in_functions = _find_in_functions(ops)
   random = [op for op in ops if randomness.is_random(op) or randomness.is_stateless(op)]
   made = [*before, *ops]
   masks = [op for op in made if op.type == 'Where'] if random else []
@@ -186,6 +178,19 @@ def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str,
     seeds = randomness.tower_seeds(draws.seed, tower, op.type, op.name.replace(scope, ''))
     randomness.set_seeds(op, *seeds)
   return left + list(filter(randomness.is_seedless, ops))
+
+
+def _find_in_functions(ops) -> List[Operation]:
+  """Returns the ops that draw in a function; refuses those that do so by no seed."""
+  found = list(filter(randomness.find_unseedable, ops))
+  for op in found:
+    unseedable = randomness.find_unseedable(op, is_stateless_fine=True)
+    if unseedable:
+      raise UsageError(
+          f'Random numbers are drawn by {unseedable}, which cannot be tied to the seed and '
+          'the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, outside of any '
+          'tf.function.')
+  return found
 
 
 def warn_of_draws(draws: Draws, find_results: Callable[[], Set[Operation]]) -> None:

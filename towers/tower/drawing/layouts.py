@@ -16,8 +16,9 @@ of one of the rows alone, or takes it apart into one, has it: a reshape, a conca
 
 How many entries a mask keeps is known to a run alone. But which draws have one for each is found in
 the same way, by a mask that keeps a number of entries that nothing else has. And so is what has the
-size of the batch's longest example. Each tower has another one of its own, so only those that all
-find together, as by `all_rows`, make the numbers of an example the same.
+size of the batch's longest example, or one that is drawn for all: with two numbers for it, of which
+a sum or a limit may make others. Each tower has another longest one of its own, so only those that
+all find together, as by `all_rows`, make the numbers of an example the same.
 
 A loop whose turns take the rows of the batch one by one, as of `tf.map_fn`, has the layout of what
 it takes apart.
