@@ -49,6 +49,11 @@ def read_after(u, new):
     return u.read_value()
 
 
+def read_later(u, new):
+  done = put(u.assign(new), tf.zeros_like(new))
+  return u.read_value() + done
+
+
 def add_before(u, new):
   with tf.control_dependencies([u.assign_add(new - u)]):
     return tf.identity(u.read_value())
@@ -128,6 +133,7 @@ def count(batch, is_training):
 MODELS = {
     'control': spectral(lambda u, new: put(u.assign(new), tf.stop_gradient(new))),
     'read after': spectral(read_after),
+    'read later': spectral(read_later),
     'what assign returns': spectral(lambda u, new: tf.identity(u.assign(new))),
     'added': spectral(add_before),
     'subtracted': spectral(subtract_before),
@@ -181,9 +187,14 @@ def test_one_tower_has_the_numbers_of_writes_in_place(name, monkeypatch):
   found = train(name, **settings)
   monkeypatch.setattr(model_call, 'postpone_writes', lambda *given: None)
   expected = train(name, **settings)
-  if name == 'twice':  # The second call may read what the first has written, or not.
+  if name in ('twice', 'read later'):  # What does not wait may read what is written, or not.
     return
   assert_same(found, expected)
+
+
+@pytest.mark.parametrize('num_towers', [1, 2])
+def test_what_does_not_wait_reads_what_is_written_before_it(num_towers):
+  assert_same(train('read later', num_towers=num_towers), train('read after', num_towers=1))
 
 
 @pytest.mark.nightly(but='read after')

@@ -3,8 +3,10 @@
   u.assign(new) ──control──► sigma ──► loss        becomes        new ──► sigma ──► loss
                                                                    └──► u.assign(new)
 
-What reads the variable after the write gets the value that is written. A write stays where it is if
-that value is not known, as in a loop or where several writes of the variable are read in between.
+What reads the variable after the write gets the value that is written, where no tower writes what
+its own examples make, also if it does not wait for it, as variables by ref have it. A write stays
+where it is if that value is not known, as in a loop or where several writes of the variable are
+read in between.
 """
 
 import re
@@ -20,13 +22,15 @@ PASSES = ('Switch', 'Identity', 'Enter')
 
 def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
                     others: Sequence[Operation],
-                    may_postpone: Callable[[Operation, Operation], bool]) -> None:
+                    may_postpone: Callable[[Operation, Operation], bool],
+                    is_own: Callable[[Operation], bool]) -> None:
   """Puts writes that losses wait for into UPDATE_OPS.
 
   Args:
     ops: of a model's call.
     losses, others: its results. What others alone wait for stays, such as a metric's total.
     may_postpone: whether the write of a variable may run once a step: (write, variable).
+    is_own: whether what an op writes depends on the tower's own examples.
   """
   writes = [op for op in ops if WRITES.match(op.type)]
   after = find_dependents(writes)
@@ -37,7 +41,8 @@ def postpone_writes(ops: Sequence[Operation], losses: Sequence[Operation],
   for write in early:
     variable = find_variable(write)
     if (variable.type != 'VarHandleOp' or find_loops(write) or not may_postpone(write, variable)
-        or not _replace_reads(write, early, needed)):
+        or not _replace_reads(write, early, needed,
+                              [] if is_own(write) else ops[ops.index(write) + 1:])):
       continue
     for reader in write._control_outputs:
       if reader in needed:
@@ -56,16 +61,21 @@ def find_variable(op: Operation) -> Operation:
   return op
 
 
-def _replace_reads(write: Operation, early: List[Operation], needed: Container[Operation]) -> bool:
+def _replace_reads(write: Operation, early: List[Operation], needed: Container[Operation],
+                   later: Sequence[Operation]) -> bool:
   """Gives what reads the variable after a write its value; returns whether it is known."""
   variable, context = find_variable(write), write._get_control_flow_context()
   reads = [op for op in find_dependents([write], within=needed) if op is not write and op.inputs
            and op.inputs[0].dtype == tf.resource and find_variable(op) is variable
            and op.type not in PASSES]
+  is_known = write.type.startswith('Assign') and sum(
+      find_variable(other) is variable for other in early) == 1
+  if is_known:
+    reads += [op for op in later if op.type == 'ReadVariableOp' and op not in reads
+              and find_variable(op) is variable and op._get_control_flow_context() is context]
   if not reads:
     return True
-  alone = sum(find_variable(other) is variable for other in early) == 1
-  if not alone or not write.type.startswith('Assign') or any(
+  if not is_known or any(
       op.type != 'ReadVariableOp' or op._get_control_flow_context() is not context for op in reads):
     return False
   handle, value = write.inputs

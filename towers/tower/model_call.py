@@ -104,4 +104,4 @@ class ModelCall(NamedTuple):
       is_average = re.search('moving_|MovingAverage', '/'.join(variable.name.split('/')[-2:]))
       return variable not in trained and bool(is_average or is_alone or not is_own(write, tensors))
 
-    postpone_writes(ops, losses, others, may_postpone)
+    postpone_writes(ops, losses, others, may_postpone, lambda write: is_own(write, tensors))
