@@ -10,11 +10,12 @@ import types
 from unittest import mock
 
 import numpy as np
+import pytest
 
 import towers
 from tests.gallery.field import repositories
 from tests.gallery.field.repositories import load, write
-from tests.gallery.field.signals import by_all, learning
+from tests.gallery.field.signals import by_all, learning, thin
 from tests.gallery.programs import cross_entropy
 from towers.tensorflow_v1 import tf
 
@@ -58,6 +59,17 @@ OCR = dict(
     attn_num_hidden=4, attn_num_layers=2, clip_gradients=True, max_gradient_norm=5.,
     load_model=False, gpu_id=0, use_gru=False, max_image_width=32, max_image_height=32,
     max_prediction_length=3)
+PIECE = dict(data_shape=[4, 48, 84, 2], beat_resolution=12, latent_dim=4, use_binary_neurons=False,
+             nets=dict(generator='default', discriminator='default'))
+MUSEGAN = dict(
+    use_slope_annealing=False, gan_loss_type='wasserstein', use_gradient_penalties=True,
+    initial_learning_rate=0.001, use_learning_rate_decay=True, adam=dict(beta1=0.5, beta2=0.9),
+    learning_rate_schedule=dict(start=0, end=10, end_value=0.), save_summaries_steps=0)
+FLOW = dict(filters=4, dequant_filters=4, components=2, blocks=1)
+PLANET = types.SimpleNamespace(
+    gradient_heads=['image', 'reward'], free_nats=0.1, overshooting_distance=3,
+    os_stop_posterior_grad=True,
+    loss_scales=dict(image=0.001, reward=1., divergence=1., overshooting=0.5))
 SIMCLR = dict(use_tpu=False, image_size=32, train_batch_size=9, train_summary_steps=0,
               proj_out_dim=8, model_dir=tempfile.gettempdir())
 
@@ -374,4 +386,68 @@ def mixmatch():
         patches.enter_context(mock.patch.object(*patch))
       ops = made.model(**MIX)
     return towers.fed(dict(zip((ops.x, ops.y, ops.label), batch)), losses.pop())
+  return model
+
+
+def load_musegan():
+  net, generator, discriminator, ops = load('musegan/src', 'musegan.model', *(
+      'musegan.presets.' + name for name in ('generator.default', 'discriminator.default', 'ops')))
+  generator.tconv3d, discriminator.conv3d = thin(ops.tconv3d, 16), thin(ops.conv3d, 16)
+  parts = dict(generator=generator, discriminator=discriminator)
+  net.load_component = lambda kind, _, name: getattr(parts[kind], name)
+  return net
+
+
+def musegan():
+  net = load_musegan()
+
+  def model(batch, is_training):
+    config = dict(MUSEGAN, batch_size=tf.shape(batch[0])[0])
+
+    def loss(part, name):
+      with learning(part):
+        return net.Model(PIECE)(batch[0], mode='train', params=PIECE, config=config)[name]
+    return loss('Discriminator', 'dis_loss') + loss('Generator', 'gen_loss')
+  return model
+
+
+def flow():
+  net, flows, cifar = load('flowpp', *(
+      'flows.' + name for name in ('flow_training', 'flows', 'run_cifar')))
+
+  def losses(batch, drop, init=False):
+    noise, whole = cifar.construct(**FLOW)
+    # All of the couplings take minutes to build.
+    noise.dequant_flow.flows[5:-2], whole.flows[10:] = [], whole.flows[18:19]
+    named = dict(vcfg=flows.VarConfig(init=init), dropout_p=drop, verbose=False)
+    made = net.build_forward(x=batch[0], dequant_flow=noise, flow=whole, flow_kwargs=named)
+    return -made[3]
+
+  def model(batch, is_training):
+    return losses(batch, 0.2 if is_training else 0.)
+  model.init_from = lambda batch: losses(batch, 0.2, init=True)
+  return model
+
+
+def load_planet():
+  pytest.importorskip('tensorflow_probability')
+  net, models, conv, basic, tools = load('planet', *('planet.' + name for name in (
+      'training.utility', 'models', 'networks.conv_ha', 'networks.basic', 'tools')))
+  PLANET.heads = dict(image=functools.partial(conv.decoder, data_shape=[64, 64, 3]),
+                      reward=functools.partial(basic.feed_forward, data_shape=[], units=8))
+  return net, models, conv, tools
+
+
+def planet():
+  net, models, conv, tools = load_planet()
+
+  def model(batch, is_training):
+    cell = models.RSSM(state_size=3, belief_size=4, embed_size=5)
+    seen = tf.make_template('encoder', conv.encoder)(batch)
+    heads = {name: tf.make_template(name, head) for name, head in PLANET.heads.items()}
+    graph = tools.AttrDict(cell=cell, heads=heads, data=batch, embedded=seen)
+    before, after = tools.unroll.closed_loop(cell, seen, batch['action'])
+    goals = net.compute_objectives(after, before, batch, graph, PLANET)
+    return tf.add_n([PLANET.loss_scales[goal.name] * (
+        goal.value if goal.goal is min else -goal.value) for goal in goals])
   return model

@@ -376,6 +376,25 @@ def frames() -> Tuple[Dict[str, np.ndarray]]:
           'next_states': screens[1], 'terminals': np.uint8(draw('integers', below=4) == 0)},
 
 
+def molecules() -> Tuple[np.ndarray, ...]:
+  """Kinds and places of atoms, how many there are, and the energy and forces of each molecule."""
+  return (draw('integers', tables.ATOMS, below=6), draw('normal', tables.ATOMS, 3),
+          2 + draw('integers', below=tables.ATOMS - 1), draw('normal'),
+          draw('normal', tables.ATOMS, 3, below=3))
+
+
+def facts() -> Tuple[np.ndarray, ...]:
+  """Users, what they bought and not, and of a graph heads, relations, tails and others."""
+  return tuple(draw('integers', below=number) for number in (
+      40, 20, 19, tables.ENTITIES, tables.RELATIONS, tables.ENTITIES - 1, tables.ENTITIES - 2))
+
+
+def films() -> Tuple[Dict[str, np.ndarray]]:
+  """Pictures, and what was done before each and gained."""
+  return {'image': draw('uniform', 5, 64, 64, 3), 'action': draw('normal', 5, 2),
+          'reward': draw('normal', 5)},
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -605,4 +624,20 @@ REPOSITORIES: Dict[str, Repository] = {
     'mixmatch': Repository(
         'google-research/mixmatch', pictures.mixmatch,
         lambda: (draw('normal', 16, 16, 3), draw('normal', 2, 16, 16, 3), labels()),
-        'rows that are mixed', 6, dict(SYNC, **STATIC), smooth_adam)}
+        'rows that are mixed', 6, dict(SYNC, **STATIC), smooth_adam),
+    'schnet': Repository('atomistic-machine-learning/SchNet', tables.schnet, molecules,
+                         'a gradient in the loss'),
+    'kgat': Repository('xiangwang1223/knowledge_graph_attention_network', tables.kgat, facts,
+                       'placeholders, a loss of shape [1]', optimizer=smooth_adam),
+    'musegan': Repository(
+        'salu133445/musegan', pictures.musegan,
+        lambda: (2 * np.float32(draw('integers', 4, 48, 84, 2)) - 1,), 'two optimizers inside',
+        settings=SYNC, optimizer=lambda: tf.train.GradientDescentOptimizer(1e-3)),
+    'flow': Repository(
+        'aravindsrinivas/flowpp', pictures.flow,
+        lambda: (np.float32(draw('integers', 8, 8, 3, below=256)),),
+        'first values that later reads see', 6, dict(STATIC, clip_norm=1., average_weights=0.99),
+        lambda: tf.train.GradientDescentOptimizer(0.01)),
+    'planet': Repository(
+        'google-research/planet', pictures.planet, films, 'draws of `[batch * time * n]`',
+        settings=dict(clip_norm=100.), optimizer=smooth_adam)}

@@ -38,6 +38,11 @@ QUANTILES = dict(num_tau_samples=5, num_tau_prime_samples=4, num_quantile_sample
                  quantile_embedding_dim=8)
 GAME = dict(env_name='game', env_type='simple', screen_width=36, screen_height=36,
             cnn_format='NHWC', dueling=True)
+MOLECULE = dict(n_interactions=2, n_basis=4, n_filters=4, cutoff=3., gap=1., n_embeddings=6)
+ATOMS, ENTITIES, RELATIONS = 6, 110, 3
+KGAT = types.SimpleNamespace(
+    adj_type='si', adj_uni_type='sum', alg_type='bi', lr=0.01, embed_size=4, kge_size=4,
+    layer_size='[4, 3]', regs='[1e-2, 1e-2]', verbose=0)
 SCREEN, ALONE = (84, 84), types.SimpleNamespace(Get_size=lambda: 1, Get_rank=lambda: 0)
 MEAN, SPREAD = np.full([*SCREEN, 1], 100.), np.full([*SCREEN, 1], 50.)
 
@@ -148,8 +153,14 @@ class Coordinates:
     self.row, self.col = np.nonzero(matrix)
     self.data = matrix[self.row, self.col]
 
+  def __getitem__(self, rows):
+    return Coordinates(self._matrix[rows])
+
   def tocoo(self):
     return self
+
+  def astype(self, kind):
+    return Coordinates(self._matrix.astype(kind))
 
   @property
   def T(self):
@@ -278,4 +289,44 @@ def graph_nets():
     losses = cross_entropy(tf.boolean_mask(wanted, mask), found.nodes)
     shape = tf.shape(mask, out_type=tf.int64)
     return towers.Weighted(tf.scatter_nd(tf.where(mask), losses, shape), mask)
+  return model
+
+
+def schnet():
+  net = load('SchNet/src', 'schnet.models.schnet')
+
+  def model(batch, is_training):
+    kinds, places, sizes, energy, forces = batch
+    mask = tf.sequence_mask(sizes, ATOMS)
+    others = ~tf.eye(ATOMS, dtype=tf.bool)
+    pairs = tf.cast(tf.where(mask[:, :, None] & mask[:, None] & others), tf.int32)
+    first = tf.gather(tf.cumsum(sizes, exclusive=True), pairs[:, 0])
+    atoms, i, j = tf.boolean_mask(places, mask), first + pairs[:, 1], first + pairs[:, 2]
+    molecules = tf.where(mask)[:, 0]
+    found = net.SchNet(**MOLECULE)(
+        tf.boolean_mask(kinds, mask), atoms, 0., i, j, j, molecules, i, tf.range(tf.size(i)), 1.)
+    wrong = tf.boolean_mask(forces, mask) + tf.gradients(found, atoms)[0]
+    return (energy - found[:, 0]) ** 2 + tf.segment_sum(tf.reduce_sum(wrong ** 2, 1), molecules)
+  return model
+
+
+def load_kgat():
+  random = np.random.RandomState(4)
+  links = Coordinates(random.rand(ENTITIES, ENTITIES) * (random.rand(ENTITIES, ENTITIES) < 0.1))
+  return load('knowledge_graph_attention_network/Model', 'KGAT'), dict(
+      n_users=40, n_items=20, n_entities=ENTITIES - 40, n_relations=RELATIONS, A_in=links,
+      all_h_list=links.row, all_r_list=links.row % RELATIONS, all_t_list=links.col,
+      all_v_list=links.data)
+
+
+def kgat():
+  net, graph = load_kgat()
+
+  def model(batch, is_training):
+    KGAT.batch_size = KGAT.batch_size_kg = tf.cast(tf.shape(batch[0])[0], tf.float32)
+    made = net.KGAT(graph, None, KGAT)
+    names = (made.users, made.pos_items, made.neg_items, made.h, made.r, made.pos_t, made.neg_t)
+    drop = [0.3, 0.3] if is_training else [0., 0.]
+    return towers.fed({**dict(zip(names, batch)), made.mess_dropout: drop},
+                      made.loss[0] + made.loss2)
   return model
