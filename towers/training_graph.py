@@ -111,8 +111,8 @@ class TrainingGraph:
     self.placement = choose_placement(settings.variables, train_devices)
     # Only a command knows whether its run is a new one.
     last_batch = 'keep' if settings.last_batch == 'auto' else settings.last_batch
-    if train.num_examples >= ENDLESS:  # All batches are full.
-      last_batch = 'carry'
+    if train.num_examples == ENDLESS or (train.num_examples, last_batch) == (BY_HAND, 'drop'):
+      last_batch = 'carry'  # All batches are full.
     self.given = dataclasses.replace(settings, variables=self.placement.kind, last_batch=last_batch)
     self._check()
 

@@ -83,6 +83,24 @@ def test_any_towers_do_what_bare_tensorflow_does(shape):
       assert np.isfinite(session.train(BATCHES[0]))
 
 
+@pytest.mark.parametrize('shape', ['one', 'split', 'micro'])
+def test_a_net_whose_batch_size_is_a_number_takes_full_batches(shape):
+  def model(batch, is_training):
+    features, labels = batch
+    return small.model([tf.reshape(features, [int(features.shape[0]), -1]), labels], is_training)
+
+  full = [batch for batch in BATCHES if len(batch[0]) == BATCH]
+  expected, weights = train_plainly(full)
+  settings = dict(SHAPES[shape], last_batch='drop', validation=None)
+  with build(model, **settings).session() as session:
+    start_alike(session)
+    with pytest.raises(UsageError, match=r'has \[5\] rows: .* component, batch_size=8\.'):
+      session.train(BATCHES[1])
+    np.testing.assert_allclose([session.train(batch) for batch in full], expected, atol=1e-5)
+    assert session.examples_seen == BATCH * len(full)
+    small.assert_same_weights({name: session.run(name) for name in weights}, weights)
+
+
 @pytest.mark.parametrize('num_towers', [2, 3])
 def test_draws_follow_step_and_place(num_towers):
   losses = []

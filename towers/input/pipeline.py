@@ -136,16 +136,18 @@ def _build_by_hand(examples, plan):
     # Towers may begin at any place.
     sharding = build_sharding(plan, shard, is_shared=True)._replace(multiple=1)
 
-    def build_placeholder(dtype, shape):
-      return tf.placeholder_with_default(tf.zeros([1, *shape.as_list()], dtype),
-                                         [None, *shape.as_list()])
+    def build_batch(size):
+      def build_placeholder(dtype, shape):
+        rows = [size or 1, *shape.as_list()]
+        return tf.placeholder_with_default(tf.zeros(rows, dtype), [size, *rows[1:]])
 
-    batches = [
-        Batch(tf.nest.map_structure(build_placeholder, tf.data.get_output_types(elements),
-                                    tf.data.get_output_shapes(elements)),
-              tf.placeholder_with_default(0, [], 'num_examples'), may_be_empty=True,
-              sharding=sharding)
-        for _ in range(plan.num_towers)]
+      tensors = tf.nest.map_structure(build_placeholder, tf.data.get_output_types(elements),
+                                      tf.data.get_output_shapes(elements))
+      count = size or tf.placeholder_with_default(0, [], 'num_examples')
+      return Batch(tensors, count, may_be_empty=not size, sharding=sharding)
+
+    batches = list(map(build_batch, plan.shares(plan.micro_batch_size) if plan.is_static
+                       else [None] * plan.num_towers))
     return Inputs(name=examples.name, plan=plan, next_batches=lambda: batches,
                   initializer=tf.no_op('start'), feed_dict=lambda step, resumed=None: {},
                   order=Order(None), shards=[shard])

@@ -82,7 +82,7 @@ class Plan(NamedTuple):
 
   @property
   def is_by_hand(self) -> bool:
-    """Whether each batch is given to a call, and may have any size up to `batch_size`."""
+    """Whether each batch is given to a call, and may have any size unless all are full."""
     return self.num_examples == BY_HAND
 
   @property
@@ -109,8 +109,8 @@ class Plan(NamedTuple):
   @property
   def is_even(self) -> bool:
     """Whether every micro-batch has `micro_batch_size` examples, so that shapes are static."""
-    return not self.is_by_hand and (
-        self.carries or self.examples_per_epoch % self.micro_batch_size == 0)
+    return self.carries or (not self.is_by_hand and
+                            self.examples_per_epoch % self.micro_batch_size == 0)
 
   @property
   def is_static(self) -> bool:

@@ -80,7 +80,8 @@ def find_taken(program: TrainingGraph, fetched: Tuple[tf.Operation, ...]) -> Bat
                      'tower computes.')
   inputs = {op for op in needed if op.type in _INPUT_OPS}
   if program.plan.is_by_hand:
-    inputs |= needed & {batch.flatten()[-1].op for batch in program.feed.templates}
+    inputs |= {part.op for batch in program.feed.templates for part in batch.flatten()
+               if tf.is_tensor(part) and part.op in needed}
   validation, own = program.validation, set()
   if validation is not None and validation.has_tower:
     own = find_needed([validation.sums.op])

@@ -167,7 +167,7 @@ class Engine:
                        'one by hand: build it with train=towers.from_stream(like=example).')
     count, feeds = deal_batch(program.feed, batch)
     if not self._is_checked:
-      self._check([[feeds[0][part] for part in template.flatten()]
+      self._check([[feeds[0].get(part, part) for part in template.flatten()]
                    for template in program.feed.templates])
     # The step is the last one of an epoch, which may be smaller.
     self.plan = program.plan._replace(

@@ -50,8 +50,10 @@ def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
   """
   plan, templates = feed.inputs.plan, feed.templates
   taken = templates[0].tensors
-  wanted = (f'{tf.nest.map_structure(describe_part, taken)}, 1 to '
-            f'batch_size={plan.batch_size} rows of each')
+  least, numbers = plan.batch_size, f'batch_size={plan.batch_size}'
+  if not plan.is_static:
+    least, numbers = 1, f'1 to {numbers}'
+  wanted = f'{tf.nest.map_structure(describe_part, taken)}, {numbers} rows of each'
   try:
     tf.nest.assert_same_structure(taken, batch)
     arrays = list(map(np.asarray, tf.nest.flatten(batch)))
@@ -67,9 +69,9 @@ def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
       raise UsageError(f'Component {index} of the batch is {array.dtype} of shape {array.shape}: '
                        f'session.train takes {wanted}.')
     arrays[index] = array.astype(dtype, copy=False)
-  if len(sizes) > 1 or not 1 <= max(sizes) <= plan.batch_size:
-    raise UsageError(f'The batch has {sorted(sizes)} rows: give as many of each component, 1 to '
-                     f'batch_size={plan.batch_size}.')
+  if len(sizes) > 1 or not least <= max(sizes) <= plan.batch_size:
+    raise UsageError(f'The batch has {sorted(sizes)} rows: give as many of each component, '
+                     f'{numbers}.')
   [count], size, feeds = sizes, plan.micro_batch_size, []
   for begin in range(0, count, size):
     rows = [array[begin:begin + size] for array in arrays]
@@ -78,8 +80,8 @@ def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
     for template, end, share in zip(templates, ends, plan.shares(len(rows[0]))):
       own = [part[plan.rank::plan.num_workers][end - share:end] for part in rows]
       # An empty tower holds a row all the same.
-      fed.update(zip(template.flatten(), [*own, share] if share else [
-          *(part[-1:] for part in rows), 0]))
+      given = [*own, share] if share else [*(part[-1:] for part in rows), 0]
+      fed.update(pair for pair in zip(template.flatten(), given) if tf.is_tensor(pair[0]))
     feeds.append(fed)
   return count, feeds
 

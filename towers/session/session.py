@@ -62,9 +62,9 @@ class Session(OpenSession):
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
     Args:
-      batch: arrays in the structure of an example, `[n, ...]` with n up to the batch size, for a
-        program of `towers.from_stream(like=example)`; with several workers all give the same. None
-        for the next batch of the program's own examples.
+      batch: arrays in the structure of an example, `[n, ...]` with n up to the batch size, or with
+        last_batch='drop' just that, for a program of `towers.from_stream(like=example)`; with
+        several workers all give the same. None for the next batch of the program's own examples.
 
     Raises:
       RunError: the loss or a gradient is NaN or infinite, also when the step is taken again. No
