@@ -1,6 +1,7 @@
 """A model of one's own is exported as it trained: same outputs, for any structure of inputs."""
 
 import csv
+import functools
 
 import numpy as np
 import pytest
@@ -150,11 +151,41 @@ def test_a_net_on_arrays_is_served_what_they_are_decoded_from(tmp_path):
                                             serving.inputs['ids']: IDS[:5]})
   for name, values in expected.items():
     np.testing.assert_allclose(answers[name], values, atol=1e-6)
-  for wrong in (tf.string, tf.TensorSpec([], tf.string), tf.TensorSpec([3], tf.string)):
-    with pytest.raises(UsageError, match='for pngs: give the shape of a batch of any number'):
+  for wrong in (tf.string, tf.TensorSpec([], tf.string)):
+    with pytest.raises(UsageError, match='for pngs: give the shape of a batch, None for any'):
       export(pngs=wrong, ids=tf.TensorSpec([None], tf.int32))
   with pytest.raises(UsageError, match="takes ids, and a batch is a dict with pngs"):
     export(pngs=tf.TensorSpec([None], tf.string))
+
+
+def test_a_net_that_needs_a_number_of_rows_is_served_so_many(tmp_path, capsys):
+  def logits(x):
+    return tf.layers.dense(tf.reshape(x, [int(x.shape[0]), 4]), 3)
+
+  def predict(x):
+    return tf.argmax(logits(x), 1)
+
+  x, labels = RANDOM.randn(11, 4).astype(np.float32), RANDOM.randint(3, size=11)
+  with tf.Graph().as_default():
+    program = towers.Program(
+        lambda batch, _: tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=batch[1], logits=logits(batch[0])), train=towers.from_arrays(x, labels),
+        batch_size=8, last_batch='drop', num_towers=2, device='cpu',
+        optimizer=tf.train.AdamOptimizer(0.1))
+  with program.session() as session:
+    session.train()
+    session.save(str(tmp_path / 'saved'))
+    expected = session.predict(x, predict)
+  export = functools.partial(towers.export, program, str(tmp_path / 'served'), predict=predict,
+                             checkpoint_dir=str(tmp_path / 'saved'))
+  with pytest.raises(UsageError, match=r'needs a number of rows .* tf.TensorSpec\(\[8, 28, 28\]'):
+    export()
+  export(inputs=dict(x=tf.TensorSpec([4, 4], tf.float32)))
+  np.save(str(tmp_path / 'x.npy'), x)
+  assert command_line(['main.py', f"--predict={tmp_path / 'x.npy'}",
+                    f"--export_dir={tmp_path / 'served'}"]) == 0
+  answers = [line.split(',')[1] for line in capsys.readouterr().out.splitlines()[1:]]
+  assert list(map(int, answers)) == expected.tolist()
 
 
 NETS = """

@@ -30,6 +30,11 @@ class Serving(NamedTuple):
   inputs: Dict[str, Tensor]  # Placeholders by name, each `[n, ...]`, of the data set's own dtypes.
   outputs: Dict[str, Tensor]  # By name, each `[n, ...]`.
 
+  @property
+  def num_rows(self) -> Optional[int]:
+    """The number of rows that a net needs; None for any."""
+    return next(iter(self.inputs.values())).shape.as_list()[0]
+
 
 def build_serving(predict: Predict, examples: Examples, *,
                   own_inputs: Optional[Mapping[str, Any]] = None) -> Serving:
@@ -72,8 +77,9 @@ def build_serving(predict: Predict, examples: Examples, *,
                       for name, tensor in inputs.items())
     raise UsageError(f'{name_function(predict)} cannot be built on its inputs, {given}: '
                      f'{find_reason(error)}. It is fed examples as the model is, unless inputs '
-                     "says otherwise, as inputs={'jpegs': tf.TensorSpec([None], tf.string)}."
-                     ) from error
+                     "says otherwise, as inputs={'jpegs': tf.TensorSpec([None], tf.string)}; a net "
+                     "that needs a number of rows gets it so too, as tf.TensorSpec([8, 28, 28], "
+                     "tf.uint8).") from error
   outputs = name_outputs(predict, returned)
   # Labels, for example, which a function of the whole batch takes and does not use.
   needed = find_needed([output.op for output in outputs.values()])
@@ -87,9 +93,9 @@ def build_serving(predict: Predict, examples: Examples, *,
 def _read_inputs(inputs):
   """Returns the inputs that `towers.export` was given, checked."""
   for name, spec in inputs.items():
-    if not isinstance(spec, tf.TensorSpec) or not spec.shape.ndims or spec.shape.as_list()[0]:
-      raise UsageError(f'inputs has {spec!r} for {name}: give the shape of a batch of any number '
-                       'of rows, and the dtype, as tf.TensorSpec([None, 28, 28], tf.uint8).')
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.ndims:
+      raise UsageError(f'inputs has {spec!r} for {name}: give the shape of a batch, None for any '
+                       'number of rows, and the dtype, as tf.TensorSpec([None, 28, 28], tf.uint8).')
   return dict(inputs)
 
 

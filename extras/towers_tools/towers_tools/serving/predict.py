@@ -68,9 +68,14 @@ def predict(config: Config, **of_run: Any) -> None:
 def _predict_batch(session: Session, serving: Serving,
                    inputs: Dict[str, np.ndarray]) -> Dict[str, List[str]]:
   """Returns the columns of the table for a batch: for each example a cell."""
-  num_examples = len(next(iter(inputs.values())))
-  answers = session.run(serving.outputs,
-                        {serving.inputs[name]: value for name, value in inputs.items()})
+  num_examples, parts = len(next(iter(inputs.values()))), []
+  size = serving.num_rows or num_examples
+  for first in range(0, num_examples, size):
+    rows = np.arange(first, first + size) % num_examples  # Those behind the last one do not count.
+    parts.append(session.run(serving.outputs, {
+        serving.inputs[name]: value[rows] for name, value in inputs.items()}))
+  answers = {name: np.concatenate([part[name] for part in parts])[:num_examples]
+             for name in serving.outputs}
   for name, values in answers.items():
     if len(values) != num_examples:
       raise UsageError(f'The output {name} has the shape {list(values.shape)} for {num_examples} '
