@@ -465,7 +465,7 @@ def up_to_the_longest(gather, h):
   """Draws for each of the times of a batch whose examples are cut at the longest."""
   [rows] = tf.get_collection('rows')[-1:]
   lengths = 1 + tf.cast(4 * tf.abs(rows[:, 0]), tf.int32)
-  longest = 1 + tf.reduce_max(gather(lengths - 1))
+  longest = 1 + tf.cast(tf.reduce_max(gather(lengths - 1)), tf.int32)
   size = rows.shape[0] if rows.shape[0].value else tf.shape(rows)[0]
   mask = tf.sequence_mask(lengths, longest, tf.float32)[..., None]
   times = tf.tile(h[:, None], [1, 20, 2])[:, :longest]
@@ -493,9 +493,10 @@ def test_draws_up_to_the_longest_of_all_towers_are_those_of_one(num_towers, mode
   np.testing.assert_allclose(weights[0], after[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize('last_batch', ['keep', 'carry'])
-def test_each_draw_up_to_the_longest_of_a_tower_is_named(last_batch, monkeypatch, caplog):
-  monkeypatch.setitem(DRAWS, 'longest', functools.partial(up_to_the_longest, tf.identity))
+@pytest.mark.parametrize('last_batch, dtype', [('keep', tf.int32), ('carry', tf.float32)])
+def test_each_draw_up_to_the_longest_of_a_tower_is_named(last_batch, dtype, monkeypatch, caplog):
+  monkeypatch.setitem(DRAWS, 'longest', functools.partial(
+      up_to_the_longest, functools.partial(tf.cast, dtype=dtype)))
   train('longest', 2, last_batch=last_batch)
   [message] = [record.message for record in caplog.records if 'neither found' in record.message]
   assert message.count('tower_0/dropout') == 2
@@ -510,7 +511,10 @@ def test_draws_along_what_a_tower_pads_alone_are_named(settings, caplog):
     weights = tf.get_variable('weights', [4], initializer=tf.ones_initializer())
     longer = tf.pad(dropout(0.5)(batch[0]), [[0, 0], [1, 0], [0, 0]], constant_values=1)
     flat = dropout(0.5)(tf.reshape(longer, [-1, 4]))
-    return tf.reduce_sum(tf.reshape(flat, tf.shape(longer)) * weights, [1, 2])
+    rows, longest = tf.unstack(tf.shape(batch[0])[:2])
+    half = tf.random.uniform([rows, tf.cast(0.5 * tf.cast(longest, tf.float32), tf.int32)])
+    return tf.reduce_sum(half, 1) + tf.reduce_sum(tf.reshape(flat, tf.shape(longer)) * weights,
+                                                  [1, 2])
 
   def measure(num_towers, **settings):
     rows = [np.ones([1 + number % 7, 4], np.float32) for number in range(12)]

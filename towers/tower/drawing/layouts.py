@@ -146,22 +146,24 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], made: Seq
 
 
 def _list_sizes(made, batch):
-  """Returns what gives the sizes that a run computes a number, by name: of those that are the
-  tower's own, and twice of those that are all towers'."""
-  # What is no row's, all towers draw alike.
+  """Returns what gives the sizes that a run computes a number, by name: of those that follow from
+  the values of a tower's own batch, and twice of those that are alike in all towers."""
+  # What is no row's, all towers draw alike. What follows from a shape is as alike as the shape is.
   alike = {op for op in made if op.type in philox.KINDS and op.outputs[0].shape.ndims == 0}
-  names = {is_each: [op.outputs[0].name for op in filter(_is_size, made)
-                     if is_own(op, batch.tensors, alike) is is_each] for is_each in (True, False)}
-  own, *shared = (dict.fromkeys(names[is_each], number) for is_each, number in zip(
-      (True, False, False), (_SIZES[0], *_SIZES)))
-  return {**own, **_list_padded_alone(batch)}, shared
+  shapes = {op for op in made if op.type in ('Shape', 'Size')}
+  sizes = [op for op in made if _is_size(op)]
+  own = {op.outputs[0].name: _SIZES[0] for op in sizes
+         if is_own(op, batch.tensors, alike | shapes)}
+  return {**own, **_list_padded_alone(batch)}, [
+      {op.outputs[0].name: number for op in sizes if not is_own(op, batch.tensors, alike)}
+      for number in _SIZES]
 
 
 def _is_size(op) -> bool:
   """Returns whether an op gives an integer that may be a size, and is computed of no integers: the
   largest of many, a draw, or what a number is rounded to."""
   is_number = op.type in ('Max', *philox.KINDS) or (
-      op.type == 'Cast' and not op.inputs[0].dtype.is_integer)
+      op.type == 'Cast' and op.inputs[0].dtype.is_floating)
   # Those that only a loop asks for are where TensorFlow's own ends.
   return (is_number and op.outputs[0].dtype.is_integer and op.outputs[0].shape.ndims == 0
           and any(user.type != 'Enter' for user in op.outputs[0].consumers()))
