@@ -110,6 +110,13 @@ def build(model=model, **settings):
      'which are 0: float32, 1: float32: cast arrays before'),
     (lambda: dict(precision='mixed', model=lambda *given: model(*given) * tf.constant(2.)),
      'joins float32 with 16 bits, in which precision=mixed computes: cast what it makes to what '),
+    (lambda: dict(model=lambda batch, _: tf.exp(batch[1])),
+     'which are 0: float32, 1: int32: cast arrays before'),
+    (lambda: dict(model=lambda *given: model(*given) * tf.reduce_sum(
+        tf.get_default_graph().get_tensor_by_name('net/weights:0'))),
+     'takes the tensor of a variable by its name at '),
+    (lambda: dict(model=lambda *given: model(*given) * tf.get_default_graph().get_tensor_by_name(
+        'net/add:0')), 'asks for an op by its name at '),
     (lambda: dict(validation=towers.from_arrays(FEATURES.astype(np.float64), LABELS), num_towers=3,
                   validation_tower=True), 'component 0 is float64 in the validation split and '
      'float32 in the training split: convert one'),

@@ -121,7 +121,7 @@ def naming_errors(given: Any, who: str = 'The model', of: str = 'a batch') -> It
     text, paths = f'{type(error).__name__}: {said}', find_paths(given)
     told = next((told for pattern, told in _MISTAKES.items() if re.search(pattern, text)), '')
     has_keys = any(re.search('[^0-9/]', path) for path in paths)
-    if not told or isinstance(error, KeyError) and not has_keys:
+    if not told or told is _MISTAKES['^KeyError'] and not has_keys:
       raise
     dtypes, shapes = [
         ', '.join(f'{path}: {what(leaf)}'.lstrip(': ')
@@ -137,6 +137,10 @@ _CONVERTED = re.compile(r'([^\s"]+)(?:", line |:)(\d+),? (?:in )?\S+ +\*\n *(.+)
 
 # What a function does wrong, by what TensorFlow says of it; the first that matches is told.
 _MISTAKES = {
+    '^KeyError: .The name .* refers to a':
+    "{who} asks for an op by its name{at}, and those of each tower begin with its scope, as "
+    'tower_0/: take the tensor from the call that makes it. TensorFlow says: {error}',
+
     '^KeyError':
     '{who} looks up {error} in {of} of the keys and shapes {shapes}{at}',
 
@@ -160,7 +164,13 @@ _MISTAKES = {
     'rows a number with last_batch=drop or carry; or write tf.shape(x)[0]), or a gradient by what '
     'is not used. TensorFlow says{at}: {error}',
 
-    'float16.*float32|float32.*float16':
+    'DataType resource|dtype resource':
+    '{who} takes the tensor of a variable by its name{at}, which is a handle and no value: take '
+    "the variable, as `with tf.variable_scope('dense', reuse=True): tf.get_variable('kernel')`. "
+    'TensorFlow says: {error}',
+
+    r"type b?float(16|32) (for|that does not match) .*type b?float(16|32)|"
+    r'types \[(?=.*float16)(?=.*float32)':
     '{who} joins float32 with 16 bits, in which precision=mixed computes: cast what it makes to '
     'what it gets, as tf.cast(mask, x.dtype), or the reverse, as tf.cast(x, tf.float32). '
     'TensorFlow says{at}: {error}',
