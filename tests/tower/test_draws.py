@@ -140,11 +140,12 @@ def flat_choices(h):
 
 
 def random_size(h):
-  """Draws for a number of steps that is drawn for all rows."""
-  steps = 1 + tf.cast(3 * tf.random.uniform([]), tf.int32)
-  number = steps + tf.random.uniform([], 0, 3, tf.int32)
-  flat = dropout(0.5)(tf.reshape(tf.tile(h[None], [number, 1, 1]), [-1, 5]))
-  return tf.reduce_mean(tf.reshape(flat, [number, -1, 5]), 0)
+  """Draws for numbers of steps that are drawn for all rows, and have a limit."""
+  for number in (tf.minimum(4, 1 + tf.cast(5 * tf.random.uniform([]), tf.int32)),
+                 tf.random.uniform([], 1, 4, tf.int32)):
+    flat = dropout(0.5)(tf.reshape(tf.tile(h[None], [number, 1, 1]), [-1, 5]))
+    h = tf.reduce_mean(tf.reshape(flat, [number, -1, 5]), 0)
+  return h
 
 
 @tf.custom_gradient
@@ -475,9 +476,13 @@ def up_to_the_longest(gather, h):
   kept = branch(lambda h: tf.nn.dropout(
       h, rate=0.5, noise_shape=[sizes[0], 1, sizes[2]]), kept)
   flat = tf.reshape(dropout(0.5)(tf.reshape(kept, [size * longest, 10])), [-1, longest, 10])
+  limit = tf.minimum(longest, 4)
+  first = dropout(0.5)(tf.reshape(tf.transpose(flat[:, :limit], [1, 0, 2]), [-1, 10]))
+  first = tf.reduce_mean(tf.reshape(first, [limit, size, 10]), 0)
   # Nothing reads it, and it takes no longest example but one of a single entry.
   tf.nn.bias_add(tf.matmul(flat, flat, transpose_b=True), tf.zeros([1]))
-  return tf.reduce_sum(flat[..., :5] * mask, 1) / tf.cast(lengths, tf.float32)[:, None]
+  means = tf.reduce_sum(flat[..., :5] * mask, 1) / tf.cast(lengths, tf.float32)[:, None]
+  return means + first[:, :5]
 
 
 @pytest.mark.nightly(but=['3-shard-keep', '2-split-carry'])
@@ -499,7 +504,7 @@ def test_each_draw_up_to_the_longest_of_a_tower_is_named(last_batch, dtype, monk
       up_to_the_longest, functools.partial(tf.cast, dtype=dtype)))
   train('longest', 2, last_batch=last_batch)
   [message] = [record.message for record in caplog.records if 'neither found' in record.message]
-  assert message.count('tower_0/dropout') == 2
+  assert message.count('tower_0/dropout') == 3
   assert 'tf.reduce_max(towers.all_rows(lengths))' in message
 
 

@@ -152,11 +152,12 @@ def _list_sizes(made, batch):
   alike = {op for op in made if op.type in philox.KINDS and op.outputs[0].shape.ndims == 0}
   shapes = {op for op in made if op.type in ('Shape', 'Size')}
   sizes = [op for op in made if _is_size(op)]
-  own = {op.outputs[0].name: _SIZES[0] for op in sizes
-         if is_own(op, batch.tensors, alike | shapes)}
-  return {**own, **_list_padded_alone(batch)}, [
-      {op.outputs[0].name: number for op in sizes if not is_own(op, batch.tensors, alike)}
-      for number in _SIZES]
+  own = [op for op in sizes if is_own(op, batch.tensors, alike | shapes)]
+  shared = [op for op in sizes if op not in own and not is_own(op, batch.tensors, alike)]
+  if batch.row_offset is None:  # One tower's own are those of all.
+    own, shared = [], own + shared
+  numbers = [{op.outputs[0].name: number for op in shared} for number in _SIZES]
+  return {**{op.outputs[0].name: _SIZES[0] for op in own}, **_list_padded_alone(batch)}, numbers
 
 
 def _is_size(op) -> bool:
@@ -232,8 +233,9 @@ class _View(NamedTuple):
 def _read_views(unknown, layouts, views) -> None:
   """Moves from the unknown tensors to layouts what two views tell, whose sizes differ."""
   _read_layouts(unknown, layouts, [view.copy({}) for view in views])
-  if unknown and views[0].sizes:
-    _read_layouts(unknown, layouts, [view.copy(view.sizes) for view in views], has_sizes=True)
+  for less in (0, 3) if views[0].sizes else ():  # A limit may be below the larger sizes.
+    _read_layouts(unknown, layouts, [view.copy({
+        name: size - less for name, size in view.sizes.items()}) for view in views], has_sizes=True)
   needed = find_needed([tensor.op for tensor in views[0].tensors.values()])
   for number, mask in enumerate(views[0].masks):
     if mask in needed and unknown:
