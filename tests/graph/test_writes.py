@@ -387,3 +387,17 @@ def test_a_rate_that_is_set_by_hand_is_not_named(capsys):
     session.train()
     moved = session.run('logits/biases') - before
     assert session.run('rate') == 0.25 and moved.any()
+
+
+@pytest.mark.parametrize('num_towers', [1, 2])
+def test_writes_of_a_variable_run_in_the_order_in_which_the_model_makes_them(num_towers):
+  def model(batch, is_training):
+    kept = tf.get_variable('kept', [], initializer=tf.zeros_initializer(), trainable=False)
+    late = tf.py_func(lambda: time.sleep(0.5) or np.float32(1), [], tf.float32)
+    for value in (tf.reshape(late, []), tf.constant(2.0)):
+      tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, kept.assign(value))
+    return small.model(batch, is_training)
+
+  with small.Run(model=model, num_towers=num_towers) as run:
+    run.train()
+    assert run.variables()['kept'] == 2

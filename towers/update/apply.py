@@ -1,11 +1,11 @@
 """Apply: one optimizer step with the averaged gradients."""
 
 import contextlib
-from typing import ContextManager, Optional, Sequence, Union
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Union
 
 from towers.base.garbage_collector import uncollected
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_needed, list_ops
+from towers.graph.walk import find_dependents, find_needed, list_ops
 from towers.graph.writes import (
   StepWrites,
   check_once,
@@ -221,4 +221,28 @@ def _find_writes(reduced, update_ops, is_finite):
   check_once(writes, num_towers=len(reduced.towers), accumulates=reduced.add_op is not None)
   if reduced.all_reduce is not None:
     check_replicated(writes)
+  _order_writes(writes.late)
   return writes
+
+
+def _order_writes(writes):
+  """Lets writes of one variable, as of a layer that is called twice, run in the order of the calls.
+
+  In any other a sum has other last bits, and a step would not repeat.
+  """
+  by_variable: Dict[Any, List[Any]] = {}
+  for write in writes:
+    if len(write.variables) == 1 and write.op._get_control_flow_context() is None:
+      by_variable.setdefault(write.variables[0], []).append(write.op)
+  several = {variable: ops for variable, ops in by_variable.items() if len(ops) > 1}
+  places = {op: place for place, op in enumerate(
+      tf.get_default_graph().get_operations())} if several else {}
+  for variable, ops in several.items():
+    ops.sort(key=places.__getitem__)
+    after = find_dependents(ops)
+    for read in variable.outputs[0].consumers():
+      if (read.type == 'ReadVariableOp' and read._get_control_flow_context() is None
+          and read not in after and not find_dependents([read]).isdisjoint(ops[1:])):
+        ops[0]._add_control_input(read)
+    for before, op in zip(ops, ops[1:]):
+      op._add_control_input(before)
