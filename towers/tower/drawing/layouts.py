@@ -126,12 +126,12 @@ def find_layouts(ops: Sequence[Operation], masks: Sequence[Operation], made: Seq
     _read_layouts(unknown, layouts, [_copy_met(met, batch, shapes) for shapes in resized])
   # Sizes may be constants of the model's, come out of a loop, or several axes be one. What its
   # placeholders get is known to a second call.
-  fed: List[Dict[str, Any]] = [{} for _ in _ANY]
+  fed: List[Dict[str, Any]] = [{} for _ in resized]
   for is_first in (True, False):
     if unknown and (is_first or any(fed)):
       try:
         graphs = [call_in_scratch([_ROWS], other=number, shapes=shapes).graph
-                  for number, shapes in zip(_ANY[:len(resized)], fed)]
+                  for number, shapes in zip(_ANY, fed)]
         views = [_View(_find_copies(unknown, ops, graph, scope),
                        [graph.get_operation_by_name(mask.name) for mask in masks], {}, sizes)
                  for graph, sizes in zip(2 * graphs, shared)]
