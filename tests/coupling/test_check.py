@@ -351,6 +351,18 @@ def test_losses_by_example_that_take_a_static_size_are_measured_on_others(
   assert judge(lambda batch, is_training: losses(batch), xy(28), caplog, **settings)
 
 
+def test_a_function_of_python_that_draws_is_told_from_rounding(caplog, capsys):
+  def model(batch, is_training):
+    del is_training
+    losses = ce(dense(batch['x'], 4, 'd'), batch['y'])
+    noise = tf.py_func(lambda x: np.random.uniform(0.5, 1.5, len(x)), [batch['x']], tf.float64)
+    return losses * tf.cast(tf.reshape(noise, tf.shape(losses)), tf.float32)
+
+  assert not judge(model, xy(), caplog)
+  assert re.search('makes other values of the same examples and draws, as tower_0/PyFunc, made in '
+                   r'tests/coupling/test_check.py, line \d+ may;', ''.join(capsys.readouterr()))
+
+
 def test_sums_of_micro_batches_are_no_updates_of_the_model(caplog, capsys):
   def model(batch, is_training):
     x = batch_norm(dense(batch['x'], 4, 'h'), is_training, name='norm')

@@ -16,6 +16,7 @@ from towers.coupling.first_difference import (
   find_least_share,
 )
 from towers.coupling.sides import Sides, list_orders
+from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import replaced, tf
 
 # The relative differences that rounding makes, of sums and of other values, by `is_half`.
@@ -84,11 +85,20 @@ def _try_sides(fed, sides) -> Tuple[List[Gap], Culprit]:
       return [gap._replace(goes_by_size=gap.kind == 'sum' and _goes_by_size(
           fed, sides, gap, reference, other)) for gap in found], culprit
     if found:
-      raise LeftOut('rounding decides in this model')
+      raise LeftOut(_find_reason(fed, sides, reference))
   elif not any(np.any(getattr(value, 'values', value)) for key, values in reference.items()
                if key[0] == 'gradient' or key == ('sum', 'loss') for value in values):
     raise LeftOut('the loss of the few rows that were tried is 0')
   return [], Culprit()
+
+
+def _find_reason(fed, sides, reference) -> str:
+  """Returns why a difference tells nothing: by rounding, or since a second run makes another."""
+  if not find_gaps(fed, reference, fed.compute_reference(sides)):
+    return 'rounding decides in this model'
+  functions = [op for op in fed.forward if 'PyFunc' in op.type]
+  may = f', as {format_op(functions[0])} may' if functions else ''
+  return f'the model makes other values of the same examples and draws{may}'
 
 
 def find_gaps(fed: FedTowers, reference: Values, other: Values, sides: Any = None) -> List[Gap]:
