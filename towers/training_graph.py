@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 from towers.base.garbage_collector import uncollected
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
+from towers.data.augmented import drawn_alike
 from towers.data.examples import BY_HAND, ENDLESS, Examples
 from towers.graph.walk import find_dependents
 from towers.graph.writes import StepWrites, find_left_out, find_step_writes
@@ -127,7 +128,8 @@ class TrainingGraph:
     validation_feed = None
     if validation is not None:
       validation_feed = self._build_feed(
-          validation, devices.names[-1:] if settings.validation_tower else devices.names,
+          drawn_alike(validation),
+          devices.names[-1:] if settings.validation_tower else devices.names,
           self.plan.micro_batch_size,
           last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')
     self.batches, is_training, is_validating = self._build_batches(validation_feed)

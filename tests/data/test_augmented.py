@@ -114,6 +114,30 @@ def test_batches_draw_what_single_examples_draw():
   np.testing.assert_allclose(*whole, atol=1e-5)
 
 
+@pytest.mark.parametrize('of_batches', [False, True])
+def test_each_validation_draws_the_same_also_after_a_resume(of_batches, tmp_path):
+  examples = towers.augmented(of_arrays(None), augment, of_batches=of_batches)
+  with tf.Graph().as_default():
+    program = towers.Program(model, train=examples, validation=examples, seed=3,
+                             batch_size=8, num_towers=2, device='cpu',
+                             optimizer=tf.train.GradientDescentOptimizer(0.0))
+  with program.session() as session:
+    first = session.validate()['loss']
+    assert [session.validate()['loss'] for _ in range(2)] == [first, first]
+    assert session.evaluate(examples)['loss'] == pytest.approx(first, abs=1e-5)
+
+
+@pytest.mark.parametrize('component', [0, 1])
+def test_a_function_of_batches_that_mixes_rows_is_refused(component):
+  def mix(batch, draws):
+    batch = [*augment(batch, draws)]
+    batch[component] = (batch[component] + batch[component][::-1]) / 2
+    return (batch[0], tf.cast(batch[1], tf.int32), *batch[2:])
+
+  with pytest.raises(UsageError, match=f'makes other rows of component {component} in other batch'):
+    train(towers.augmented(of_arrays(None), mix, of_batches=True), num_towers=1)
+
+
 def test_draws_are_of_their_kind_and_others_for_each_call_function_and_epoch():
   with tf.Graph().as_default(), tf.Session() as session:
     def draws_of(epoch=0, seed=0):

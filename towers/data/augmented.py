@@ -103,6 +103,16 @@ def _change_singly(examples, change):
                            is_gathered=False)
 
 
+def drawn_alike(examples: Examples) -> Examples:
+  """Returns a split that draws in each epoch what it draws in the first one, to validate on."""
+  def of_first(make):
+    return make and (lambda *args, epoch, **settings: make(*args, epoch=epoch * 0, **settings))
+
+  return examples._replace(
+      read=of_first(examples.read), unequal=examples.unequal and drawn_alike(examples.unequal),
+      parse_batch=of_first(examples.parse_batch) if examples.takes_epoch else examples.parse_batch)
+
+
 def _call_checked(function, example, draws, name, *, rows):
   """Returns what the function makes of an example, or of a batch, whose shape begins with `rows`.
 

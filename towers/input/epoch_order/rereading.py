@@ -1,4 +1,5 @@
-"""Rereading: whether elements without an index come in the same order each time they are read.
+"""Rereading: whether elements without an index come in the same order each time they are read, and
+whether a function of batches makes the same rows in other batches.
 
 It is found by reading the first ones twice.
 """
@@ -24,6 +25,7 @@ from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session
 _MOST_READ = 16
 _MOST_SECONDS = 3.0
 _SECONDS_TO_WAIT = 0.003  # In which threads fill their buffers.
+_TRIED_ROWS = 4  # Of a function of batches.
 
 
 def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool) -> int:
@@ -36,8 +38,10 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
     `Order.first`.
 
   Raises:
-    UsageError: names the first element that differs, and what to write.
+    UsageError: names the first element that differs, or the part of a batch, and what to write.
   """
+  if examples.takes_epoch and examples.augmentations:
+    _check_rows(examples)
   is_stream = examples.num_examples >= ENDLESS
   if examples.elements is None or is_stream or num_iterators == 1 and not is_trained:
     return 0
@@ -54,6 +58,29 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
   write_line(f'WARNING: {found}: no run repeats, and one that resumes within an epoch takes some '
              f'examples twice and misses others. {fix}.', sys.stderr)
   return 0
+
+
+def _check_rows(examples):
+  """Refuses a function that makes other rows of the first examples than of each half of them."""
+  indices = np.arange(min(examples.num_examples, _TRIED_ROWS))
+  with tf.Graph().as_default() as graph:
+    fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
+    made = [tf.nest.flatten(examples.parse_together(
+        [tf.constant(rows)], fed, epoch=tf.constant(0, tf.int64)))
+            for rows in (indices, *np.array_split(indices, 2)) if len(rows)]
+  whole: List[np.ndarray] = []
+  with contextlib.suppress(*RUN_ERRORS), private_session(graph) as session:  # As those of a run.
+    whole, *halves = session.run(made, dict(zip(fed, examples.arrays)))
+  for index, rows in enumerate(whole):
+    others = np.concatenate([half[index] for half in halves])
+    is_same = (np.allclose(rows, others, 1e-4, 1e-5, equal_nan=True) if rows.dtype.kind == 'f'
+               else np.array_equal(rows, others))
+    if not is_same:
+      raise UsageError(
+          f'{examples.name}: the function of towers.augmented makes other rows of component '
+          f'{index} in other batches, and its batch is what one tower takes, by the input mode: '
+          'leave of_batches=True out if it mixes examples by mistake, or mix them in the model, by '
+          'towers.all_rows.')
 
 
 def _read_twice(examples: Examples, *, are_made_twice: bool) -> Tuple[Optional[int], Any]:
