@@ -158,6 +158,32 @@ def test_a_net_on_arrays_is_served_what_they_are_decoded_from(tmp_path):
     export(pngs=tf.TensorSpec([None], tf.string))
 
 
+def test_no_answer_changes_the_next_one(tmp_path):
+  def net(x):
+    w = tf.get_variable('w', [4, 3])
+    u = tf.get_variable('u', [1, 3], initializer=tf.ones_initializer(), trainable=False)
+    v = tf.nn.l2_normalize(tf.matmul(u, w, transpose_b=True))
+    new = tf.nn.l2_normalize(tf.matmul(v, w))  # Spectral normalisation moves it in each call.
+    with tf.control_dependencies([u.assign(new)]):
+      return tf.matmul(x, w) / tf.reduce_sum(tf.matmul(v, w) * new)
+
+  x = RANDOM.randn(8, 4).astype(np.float32)
+  with tf.Graph().as_default():
+    program = towers.Program(
+        lambda batch, _: tf.reduce_sum(tf.square(net(*batch)), 1), train=towers.from_arrays(x),
+        batch_size=8, num_towers=2, device='cpu', optimizer=tf.train.AdamOptimizer(0.1))
+  with program.session() as session:
+    session.train()
+    session.save(str(tmp_path / 'saved'))
+    expected = session.predict(x, net)
+  folder = towers.export(program, str(tmp_path / 'served'), predict=net,
+                         checkpoint_dir=str(tmp_path / 'saved'))
+  with open_export(folder) as (session, serving, _):
+    for _ in range(2):
+      np.testing.assert_allclose(session.run(
+          serving.outputs['output'], {serving.inputs['x']: x}), expected, atol=1e-6)
+
+
 def test_a_net_that_needs_a_number_of_rows_is_served_so_many(tmp_path, capsys):
   def logits(x):
     return tf.layers.dense(tf.reshape(x, [int(x.shape[0]), 4]), 3)

@@ -11,7 +11,8 @@ from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data import Examples
 from towers.data.composite import find_rows
-from towers.graph.walk import find_needed
+from towers.graph.postponed import postpone_writes
+from towers.graph.walk import find_needed, list_ops
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.session.predict_function import (
@@ -22,6 +23,7 @@ from towers.session.predict_function import (
   name_outputs,
 )
 from towers.tensorflow_v1 import Tensor, tf
+from towers.tower.all_towers import is_own
 from towers.tower.foreign.calls import call_as_is
 
 
@@ -69,6 +71,7 @@ def build_serving(predict: Predict, examples: Examples, *,
       named[name] = value
     else:
       positional.append(value)
+  num_ops = len(tf.get_default_graph().get_operations())
   try:
     returned = call_as_is(predict, *positional, **named)
   except (AttributeError, TypeError, ValueError) as error:
@@ -81,6 +84,9 @@ def build_serving(predict: Predict, examples: Examples, *,
                      "that needs a number of rows gets it so too, as tf.TensorSpec([8, 28, 28], "
                      "tf.uint8).") from error
   outputs = name_outputs(predict, returned)
+  # No answer may change the next one: what is left to the end of a step is left out here.
+  postpone_writes(tf.get_default_graph().get_operations()[num_ops:], list_ops(outputs.values()), [],
+                  lambda *_: True, lambda write: is_own(write, list(inputs.values())))
   # Labels, for example, which a function of the whole batch takes and does not use.
   needed = find_needed([output.op for output in outputs.values()])
   used = {name: tensor for name, tensor in inputs.items() if tensor.op in needed}
