@@ -140,7 +140,8 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
   if context.batch is None:
     return (x, tf.range(tf.shape(x)[0])) if with_places else x
   _check('all_rows', x, context, x.shape.ndims and x.shape[1:].is_fully_defined(), ': give it one '
-         'row for each example, of a shape that is known before a run.')
+         'row for each example, of a shape that is known before a run, as by '
+         'towers.padded(examples, pad_to=8).')
   own = x[:context.batch.num_examples] if context.batch.has_filler else x
   rows = own if context.num_towers == 1 else _join_rows(own, context)
   return (rows, _find_row_indices(x, context)) if with_places else rows

@@ -71,7 +71,8 @@ _UNKNOWN = (
 _SHUFFLED = (
     '%s shuffles the rows of a batch, of which a tower has only its own: shuffle those of all, '
     'rows, places = towers.all_rows(x, with_places=True), and take tf.gather(tf.random.shuffle('
-    'rows), places).')
+    'rows), places). Of numbers of rows shuffle tf.range(tf.shape(rows)[0]), and gather rows by '
+    'those at the places.')
 # A counter of 64 bits holds the step below the turn, and the turn below that of an outer loop.
 _MOST_STEPS, _MOST_TURNS = 2 ** 32, 2 ** 16
 
