@@ -70,7 +70,8 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
 
   changed = _change_batches(examples, change) if of_batches else _change_singly(examples, change)
   unequal = examples.unequal and augmented(examples.unequal, function, seed=seed)
-  return changed._replace(augmentations=examples.augmentations + 1, unequal=unequal)
+  return changed._replace(augmentations=examples.augmentations + 1, unequal=unequal,
+                          is_untried=of_batches or examples.is_untried)
 
 
 def _change_batches(examples, change):
@@ -185,7 +186,9 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
     images, labels = batch
     return pad_crop_mirror(images, draws.uniform([3])), labels
 
-  return augmented(examples, augment, seed=seed, of_batches=True)
+  # By rows, so that no start need try it.
+  return augmented(examples, augment, seed=seed, of_batches=True)._replace(
+      is_untried=examples.is_untried)
 
 
 def pad_crop_mirror(images: Any, draws: Any) -> Any:

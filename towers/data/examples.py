@@ -105,6 +105,7 @@ class Examples(NamedTuple):
     copy: returns a data set of the elements, as an iterator would read it, in a graph beside the
       program's; None where `elements` does.
     augmentations: how many functions of `augmented` change it, each by other draws.
+    is_untried: one of a user's own changes whole batches, whose rows may depend on each other.
   """
   num_examples: int
   elements: Optional[Callable[..., Any]] = None
@@ -124,6 +125,7 @@ class Examples(NamedTuple):
   digest_files: Optional[Callable[[], int]] = None
   copy: Optional[Callable[[], Any]] = None
   augmentations: int = 0
+  is_untried: bool = False
   bad_records: Tuple[BadRecords, ...] = ()
 
   def __repr__(self) -> str:

@@ -40,7 +40,7 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
   Raises:
     UsageError: names the first element that differs, or the part of a batch, and what to write.
   """
-  if examples.takes_epoch and examples.augmentations:
+  if examples.is_untried and examples.parse_batch is not None:
     _check_rows(examples)
   is_stream = examples.num_examples >= ENDLESS
   if examples.elements is None or is_stream or num_iterators == 1 and not is_trained:
