@@ -234,11 +234,10 @@ def _order_writes(writes):
   for write in writes:
     if len(write.variables) == 1 and write.op._get_control_flow_context() is None:
       by_variable.setdefault(write.variables[0], []).append(write.op)
-  several = {variable: ops for variable, ops in by_variable.items() if len(ops) > 1}
-  places = {op: place for place, op in enumerate(
-      tf.get_default_graph().get_operations())} if several else {}
-  for variable, ops in several.items():
-    ops.sort(key=places.__getitem__)
+  for variable, ops in by_variable.items():
+    if len(ops) == 1:
+      continue
+    ops.sort(key=lambda op: op._id)
     after = find_dependents(ops)
     for read in variable.outputs[0].consumers():
       if (read.type == 'ReadVariableOp' and read._get_control_flow_context() is None
