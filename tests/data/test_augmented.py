@@ -125,6 +125,11 @@ def test_each_validation_draws_the_same_also_after_a_resume(of_batches, tmp_path
     first = session.validate()['loss']
     assert [session.validate()['loss'] for _ in range(2)] == [first, first]
     assert session.evaluate(examples)['loss'] == pytest.approx(first, abs=1e-5)
+    session.train()  # By a rate of 0.
+    session.save(str(tmp_path))
+  with program.session() as session:
+    session.restore(str(tmp_path))
+    assert session.validate()['loss'] == first
 
 
 @pytest.mark.parametrize('component', [0, 1])
