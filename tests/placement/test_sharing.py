@@ -179,13 +179,15 @@ def penalized(batch, is_training):
 
 
 def by_gradients(batch, is_training):
-  """A model whose losses take gradients by all trainable variables, at inputs that are the same for
-  all towers."""
+  """A model whose losses take gradients by all trainable variables, of `tf.gradients` and a tape,
+  at inputs that are the same for all towers."""
   losses, metrics = small.model(batch, is_training)
-  with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+  with tf.variable_scope(tf.get_variable_scope(), reuse=True), tf.GradientTape() as tape:
     hidden = tf.tanh(small.dense(tf.ones([1, batch[0].shape[1]]), 4, 'hidden'))
     fixed = small.dense(hidden, small.NUM_CLASSES, 'logits')
-  return losses + 0.1 * tf.global_norm(tf.gradients(fixed, tf.trainable_variables())), metrics
+  variables = tf.trainable_variables()
+  of_tape = tape.gradient(fixed, variables, unconnected_gradients='zero')
+  return losses + 0.1 * tf.global_norm(tf.gradients(fixed, variables) + of_tape), metrics
 
 
 @pytest.mark.nightly(but=['penalized-settings0', 'keras_layers-settings2',

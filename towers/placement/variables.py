@@ -195,7 +195,9 @@ def stand_in(
       return variable
     parts = getattr(variable, '_variable_list', None)
     if parts is None:
-      return instead.get(variable.op.name, variable)
+      other = instead.get(variable.op.name, variable)
+      other._trainable = variable.trainable  # What is not, no tape watches.
+      return other
     partitioned = copy.copy(variable)
     partitioned._variable_list = [replace(part) for part in parts]
     return partitioned

@@ -2,11 +2,13 @@
 
 import collections
 import contextlib
+import inspect
 import sys
 import threading
 import weakref
 from typing import Any, Callable, ContextManager, Iterator, List, Mapping, Tuple
 
+from tensorflow.python.eager import imperative_grad
 from tensorflow.python.ops import (
     control_flow_ops,
     control_flow_util,
@@ -133,19 +135,28 @@ def dense_where_mixed() -> ContextManager[None]:
 def differentiating_by(
     variables: Callable[[], Mapping[Variable, Variable]]) -> ContextManager[None]:
   """Lets gradients by these variables be those by what is read in their place too; a context."""
-  differentiate = gradients_util._GradientsHelper
+  def by_both(differentiate, sources):
+    signature = inspect.signature(differentiate)
 
-  def add_both(ys, xs, *args, **settings):
-    xs = [getattr(x, 'handle', x) for x in tf.nest.flatten(xs)]
-    others = {id(variable.handle): other.handle for variable, other in variables().items()}
-    read = [index for index, x in enumerate(xs) if id(x) in others]
-    found = differentiate(ys, xs + [others[id(xs[index])] for index in read], *args, **settings)
-    for index, gradient in zip(read, found[len(xs):]):
-      both = [each for each in (found[index], gradient) if each is not None]
-      found[index] = tf.add_n([*map(_as_dense, both)]) if both[1:] else both[0] if both else None
-    return found[:len(xs)]
+    def add_both(*args, **settings):
+      given = signature.bind(*args, **settings).arguments
+      xs = [getattr(x, 'handle', x) for x in tf.nest.flatten(given[sources])]
+      others = {id(variable.handle): other.handle for variable, other in variables().items()}
+      read = [index for index, x in enumerate(xs) if id(x) in others]
+      given[sources] = xs + [others[id(xs[index])] for index in read]
+      if given.get('sources_raw'):  # Of which a tape makes the zeros that it is asked for.
+        given['sources_raw'] = given[sources]
+      found = differentiate(**given)
+      for index, gradient in zip(read, found[len(xs):]):
+        both = [each for each in (found[index], gradient) if each is not None]
+        found[index] = tf.add_n([*map(_as_dense, both)]) if both[1:] else both[0] if both else None
+      return found[:len(xs)]
 
-  return replaced((gradients_util, '_GradientsHelper', add_both))
+    return add_both
+
+  return replaced(*((owner, name, by_both(getattr(owner, name), sources)) for owner, name, sources
+                    in ((gradients_util, '_GradientsHelper', 'xs'),
+                        (imperative_grad, 'imperative_grad', 'sources'))))
 
 
 def _as_dense(gradient):
