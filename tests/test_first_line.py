@@ -84,6 +84,8 @@ def build(model=model, **settings):
      'batch_size?'),
     (lambda: dict(num_gpus=4), 'towers.Program has no argument num_gpus: it is called num_towers '
      'here.'),
+    (lambda: dict(num_gpu=4), 'no argument num_gpu: did you mean num_towers?'),
+    (lambda: dict(shuffle_buffer=1024), 'no argument shuffle_buffer: did you mean shuffle?'),
     (lambda: dict(epochs=4), 'towers.Program has no argument epochs: give epochs to towers.train.'),
     (lambda: dict(schedule='cosine'), 'towers.Program has no argument schedule, which is a flag of '
      'the command line: in Python it is part of optimizer and learning_rate of towers.Program.'),

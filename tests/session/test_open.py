@@ -75,6 +75,7 @@ def test_a_number_is_its_value_and_what_is_none_of_the_program_is_refused():
     for fetch, message in (
         (None, 'got None, and fetches tensors'), (np.zeros(3), 'got a NumPy array of shape'),
         (session.learning_rate, 'got a method'), (program.towers[0], 'got a Tower'),
+        ('hidden/weight', f'has no hidden/weight: fetch one of {KERNEL}.'),
         ('a b:c', f'has no a b:c: fetch one of {KERNEL}, '),
         (other, 'Const.* is of another graph')):
       for fetches in (fetch, [rate, {'this': fetch}]):

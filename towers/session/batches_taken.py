@@ -51,11 +51,12 @@ def _explain(graph, fetch, error):
   """Returns why a graph has no such element, and what to fetch."""
   if isinstance(fetch, str):
     names = [op.name for op in graph.get_operations()]
-    tail = '/' + fetch.split(':')[0]
-    alike = [name for name in names if name.endswith(tail)] or difflib.get_close_matches(
-        tail, names)
-    weights = graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
-    alike = alike or [variable.op.name for variable in weights]
+    weights = [variable.op.name for variable in graph.get_collection(
+        tf.GraphKeys.TRAINABLE_VARIABLES)]
+    asked = fetch.split(':')[0]
+    alike = [name for name in names if name.endswith('/' + asked)]
+    alike = alike or next(filter(None, (
+        difflib.get_close_matches(asked, of) for of in (weights, names))), weights)
     return f'The program has no {fetch}: fetch one of {shorten(alike)}.'
   if isinstance(error, ValueError):
     return f'{fetch!r} is of another graph: make it in `with program.graph.as_default():`.'

@@ -73,14 +73,15 @@ def with_known_names(of: str) -> Callable[[_Function], _Function]:
 def _find_meant(of, name, value, known):
   """Returns what to do about a name that a function does not take."""
   setting = SETTINGS.get(name)
-  called = next((other.name for other in SETTINGS.values() if other.alias == name), None)
-  if called in known:
-    return f': it is called {called} here.'
+  called = {other.alias: other.name for other in SETTINGS.values()
+            if other.alias and other.name in known}
+  if name in called:
+    return f': it is called {called[name]} here.'
   for other, names in _TAKEN.items():
     if other != of and name in names:
       return f': give {_read_validated(name, value) or name} to {_FUNCTIONS[other]}.'
   if setting is None:
-    meant = find_meant(name, known)
+    meant = dict.fromkeys(called.get(each, each) for each in find_meant(name, [*known, *called]))
     return f": did you mean {' or '.join(meant)}?" if meant else '.'
   instead = _INSTEAD.get(name) or (
       'part of optimizer and learning_rate of towers.Program'

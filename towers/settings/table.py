@@ -259,7 +259,8 @@ SETTINGS = {setting.name: setting for group in GROUPS.values() for setting in gr
 _IN_OTHERS = {
     'patience': 'early_stopping', 'monitor': 'best_metric', 'max_steps': 'steps',
     'num_steps': 'steps', 'save_every': 'checkpoint_every', 'model_dir': 'checkpoint_dir',
-    'log_dir': 'summary_dir', 'logdir': 'summary_dir', 'verbose': 'quiet'}
+    'log_dir': 'summary_dir', 'logdir': 'summary_dir', 'verbose': 'quiet',
+    'shuffle_buffer': 'shuffle', 'buffer_size': 'shuffle'}
 
 
 def arguments_of(of: str) -> Dict[str, Setting]:

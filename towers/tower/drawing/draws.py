@@ -216,9 +216,9 @@ def warn_of_left(ops: Sequence[Operation]) -> None:
     # All towers sample the same candidates, unless by the labels that one has seen.
     is_alike = all(re.match('(LogU|U)niformC|Fixed|All', op.type) for op in ops)
     logging.getLogger('towers').warning(
-        'What %s, draws changes with %saccumulate, a validation or a resumed run, for TensorFlow '
-        '%s cannot draw it by an example\'s place in the global batch.', names,
-        '' if is_alike else 'the number of towers, ', tf.__version__)
+        'Draws change with %saccumulate, a validation or a resumed run where TensorFlow %s cannot '
+        'make them by an example\'s place in the global batch: those of %s.',
+        '' if is_alike else 'the number of towers, ', tf.__version__, names)
 
 
 class _Drawer:
