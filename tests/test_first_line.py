@@ -215,8 +215,8 @@ def test_an_error_of_the_models_own_is_not_explained():
 @pytest.mark.parametrize('last_batch, is_told', [('keep', True), ('carry', False)])
 def test_a_batch_larger_than_the_data_is_told(last_batch, is_told, capsys):
   build(batch_size=16, last_batch=last_batch)
-  told = ('WARNING: batch_size=16 is more than the 12 examples of examples, which every step takes '
-          'all: write batch_size=12, or a smaller one\n')
+  told = ('WARNING: batch_size=16 is more than the 12 training examples, all of which every step '
+          'takes: write batch_size=12, or a smaller one\n')
   assert (told in capsys.readouterr().err) == is_told
   build(batch_size=12)
   assert 'WARNING' not in capsys.readouterr().err

@@ -123,7 +123,7 @@ class TrainingGraph:
     self.plan = self.feed.inputs.plan
     if self.plan.batch_size > train.num_examples and not self.plan.carries:
       write_line(f'WARNING: batch_size={self.plan.batch_size} is more than the '
-                 f'{train.num_examples} examples of {train.name}, which every step takes all: '
+                 f'{train.num_examples} training examples, all of which every step takes: '
                  f'write batch_size={train.num_examples}, or a smaller one', sys.stderr)
     validation_feed = None
     if validation is not None:
