@@ -73,6 +73,14 @@ def flat_rows(h, draw):
   return tf.reduce_mean(tf.reshape(draw(rows), [-1, 3, 5]), 1)
 
 
+def windows(h):
+  """Draws for `[time * batch, 5]`, between reshapes to the number of rows, perhaps the time."""
+  size = tf.shape(h)[0]
+  steps = tf.transpose(tf.reshape(tf.tile(h, [1, 3]), [size, -1, 5]), [1, 0, 2])
+  flat = tf.reshape(steps, [-1, 5])
+  return tf.reduce_mean(tf.reshape(dropout(0.5)(flat), [-1, size, 5]), 0)
+
+
 def attention(h):
   """Draws for weights `[to, from, batch, heads]`."""
   steps = steps_first(h)
@@ -190,6 +198,7 @@ DRAWS = {
     'as many steps as rows': lambda h: tf.reduce_mean(dropout(0.5)(tf.stack([h] * 12)), 0),
     'time first in a loop': lambda h: tf.reduce_mean(turns(2, dropout(0.2))(steps_first(h)), 0),
     'flat steps': lambda h: flat_steps(h, dropout(0.5)),
+    'windows': windows,
     'flat rows': lambda h: flat_rows(h, dropout(0.5)),
     'numbers of flat rows': lambda h: flat_rows(h, lambda rows: rows + tf.reshape(
         tf.random.normal([tf.size(rows)]), [-1, 5])),
@@ -285,7 +294,8 @@ def one_tower(name, **settings):
   return train(name, **settings)
 
 
-@pytest.mark.nightly(but=['together-2', 'more-3', 'noise on weights-6', 'own gradient-3',
+@pytest.mark.nightly(but=['together-2', 'more-3', 'windows-4', 'noise on weights-6',
+                          'own gradient-3',
                           'own gradient-4', 'random size-3', 'outside-2', 'outside-4', 'outside-6',
                           'outside-8'])
 @pytest.mark.parametrize('name, point', itertools.product(DRAWS, POINTS),

@@ -19,12 +19,13 @@ _GATHERS = ('Gather', 'GatherV2', 'GatherNd', 'ResourceGather')
 
 
 def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
-                 is_static: bool = False) -> Dict[str, Tensor]:
+                 num_rows: Optional[int] = None) -> Dict[str, Tensor]:
   """Returns copies of tensors, by name, where those of `shapes` have these; {} if an op cannot.
 
   In place of a shape, an int is the number that a scalar is. What a tensor of `shapes` is computed
   from is left out. A size that the graph reads from a known one is that, as behind a loop, through
-  which no inference goes; but where it `is_static`, that of the old shapes, and may be a constant.
+  which no inference goes; but not where the old shapes have a static number of rows, which may be a
+  constant: an op that such a constant misleads cannot either.
   """
   if not tensors:
     return {}
@@ -35,7 +36,7 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
 
   def follow(op):
     for tensor in _list_inputs(op):
-      size = None if is_static or tensor.name in shapes else _read_size(tensor)
+      size = None if num_rows or tensor.name in shapes else _read_size(tensor)
       if size is not None:
         shapes[tensor.name] = size
     # What is computed from variables may be most of a net, and has other shapes for none.
@@ -43,7 +44,8 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
                  if tensor.name in shapes or tensor.op.type == 'ReadVariableOp')
     return [tensor.op for tensor in _list_inputs(op) if tensor.name not in given]
 
-  for op in walk([tensor.op for tensor in tensors if tensor.name not in shapes], follow):
+  ops = list(walk([tensor.op for tensor in tensors if tensor.name not in shapes], follow))
+  for op in ops:
     node = definition.node.add()
     node.CopyFrom(op.node_def)
     node.device = ''
@@ -70,8 +72,29 @@ def copy_resized(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
       import_placed(definition, name='', input_map=used, return_elements=[])
     except ValueError:
       return {}
+    if num_rows and any(_is_misled(op, copy.get_operation_by_name(op.name), num_rows)
+                        for op in ops if op.type == 'Reshape'):
+      return {}
     return {tensor.name: given[tensor.name] if tensor.name in given else
             copy.get_tensor_by_name(tensor.name) for tensor in tensors}
+
+
+def _is_misled(reshape, copied, num_rows) -> bool:
+  """Returns whether a reshape keeps an axis that may be the number of rows, and takes another one
+  for that of the rows."""
+  pairs = (reshape.inputs[0], copied.inputs[0]), (reshape.outputs[0], copied.outputs[0])
+  if not all(tensor.shape.ndims for pair in pairs for tensor in pair):
+    return False
+  # Of the rows: what comes before them, and their number.
+  rows = [[(_count(tensor, axis), size) for axis, (size, other) in enumerate(
+      zip(tensor.shape.as_list(), other.shape.as_list())) if size != other]
+          for tensor, other in pairs]
+  sizes, last = [tensor.shape.as_list() for tensor in (reshape.outputs[0], reshape.inputs[0])]
+  while sizes and last and sizes[-1] == last[-1]:  # These axes no reshape touches.
+    sizes.pop()
+    last.pop()
+  return rows[0] != rows[1] and any(size and size == other and size % num_rows == 0 for size, other
+                                    in zip(sizes, copied.outputs[0].shape.as_list()))
 
 
 def _list_inputs(op) -> List[Tensor]:
@@ -131,7 +154,7 @@ def find_outer(tensor: Tensor, size: int) -> List[int]:
           if other.name not in ratios:
             ratios[other.name] = ratio * more
             level.append(other)
-  outer = [int(number) for number in found if factor % number == 0]
+  outer = [int(number) for number in found if number.denominator == 1 and factor % number == 0]
   return outer if len(outer) == 1 else []
 
 

@@ -296,16 +296,16 @@ def _tell_layout(copy, op) -> List[Optional[Layout]]:
       [1] if is_any else find_outer(copy, _ROWS))]
 
 
-def _copy_around(tensors, shapes, is_static=False) -> Dict[str, Tensor]:
+def _copy_around(tensors, shapes, num_rows=None) -> Dict[str, Tensor]:
   """Returns copies for `_ROWS` rows, by name, with the ops around those of several for each
   example, which have the order; a farther one may take no such sizes, as where nothing reads it."""
-  copies = copy_resized(list(tensors.values()), shapes, is_static)
+  copies = copy_resized(list(tensors.values()), shapes, num_rows)
   near = list(walk([tensor.op for tensor in tensors.values() if any(
       factor > 1 for _, factor in list_grown(copies.get(tensor.name), _ROWS))], lambda op: [
           reader for tensor in op.outputs for reader in tensor.consumers()], nearest_first=True))
   around: Dict[str, Tensor] = {}
   while near and not around:
-    around = copy_resized([tensor for op in near for tensor in op.outputs], shapes, is_static)
+    around = copy_resized([tensor for op in near for tensor in op.outputs], shapes, num_rows)
     near = near[:len(near) // 2]
   copies = {**copies, **around}
   return {name: copies[tensor.name] for name, tensor in tensors.items() if tensor.name in copies}
@@ -325,25 +325,26 @@ def _copy_met(draws, batch, known) -> Dict[str, Tensor]:
            for op in tensor.consumers() if op in of_batch}
     outputs = [tensor for op in met for tensor in op.outputs]
     beside = _infer_shapes([tensor for op in met for tensor in op.inputs
-                            if tensor.op in of_batch], known)
+                            if tensor.op in of_batch], known, batch.num_rows)
     sizes, fits = draw.shape.as_list(), []
     for axis in _list_candidates(draw.shape, batch) if beside else ():
       given, more = ({**known, **beside, draw.name: [
           size // batch.num_rows * num_rows if index == axis else size
           for index, size in enumerate(sizes)]} for num_rows in (_ROWS, _ROWS + 1))
-      found = _infer_shapes(outputs, given)
+      found = _infer_shapes(outputs, given, batch.num_rows)
       # A single row may be that of all examples.
-      if found and sizes[axis] != 1 and not _infer_shapes(outputs, more):
+      if found and sizes[axis] != 1 and not _infer_shapes(
+          outputs, more, batch.num_rows):
         fits.append((given, found))
     if len(fits) == 1:  # A reshape before may take either axis for that of the rows.
       [(given, found)] = fits
       copies.update(_copy_around(
-          {name: draw}, {**known, draw.name: given[draw.name]}, is_static=True))
+          {name: draw}, {**known, draw.name: given[draw.name]}, batch.num_rows))
       known = {**given, **found}
   return copies
 
 
-def _infer_shapes(tensors, shapes) -> Dict[str, Any]:
+def _infer_shapes(tensors, shapes, num_rows) -> Dict[str, Any]:
   """Returns the shapes that tensors would have if some had others; {} if an op cannot."""
-  copies = copy_resized(tensors, shapes, is_static=True)
+  copies = copy_resized(tensors, shapes, num_rows)
   return {name: tensor.shape for name, tensor in copies.items()}
