@@ -190,14 +190,41 @@ def by_gradients(batch, is_training):
   return losses + 0.1 * tf.global_norm(tf.gradients(fixed, variables) + of_tape), metrics
 
 
+def averaged(batch, is_training):
+  """A model that reads averages of its weights, of listed ones and of some that it asks for, and
+  takes a gradient of its own by a weight."""
+  @tf.custom_gradient
+  def halve(x):
+    scale = tf.get_variable('scale', [], initializer=tf.ones_initializer(), use_resource=True)
+    return x * scale, lambda dy, variables=None: (dy * scale, [
+        0.5 * tf.reduce_sum(dy * x)] * len(variables))
+
+  def average(getter, name, *args, **settings):
+    variable = getter(name, *args, **settings)
+    found = [each.average(variable) for each in averages if each.average(variable) is not None]
+    return tf.add_n(found or [variable])
+
+  losses, metrics = small.model(batch, is_training)
+  with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+    some = [tf.get_variable('hidden/weights')]
+  averages = [tf.train.ExponentialMovingAverage(0.9, name=name) for name in ('all', 'some')]
+  for each, variables in zip(averages, (tf.trainable_variables('hidden'), some)):
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, each.apply(variables))
+  with tf.variable_scope(tf.get_variable_scope(), reuse=True, custom_getter=average):
+    taught = small.dense(batch[0], 4, 'hidden')
+  with tf.variable_scope('own', use_resource=True):
+    return losses * halve(1 + tf.reduce_mean(tf.square(taught), 1)), metrics
+
+
 @pytest.mark.nightly(but=['penalized-settings0', 'keras_layers-settings2',
-                          'by_gradients-settings3'])
+                          'by_gradients-settings3', 'averaged-settings3'])
 @pytest.mark.parametrize('settings', [
     dict(placement='replicated', tower_build='reuse'),
     dict(placement='replicated', tower_build='clone'), dict(validation_tower=True),
     dict(placement='replicated', validation_tower=True)])
-@pytest.mark.parametrize('make_model', [lambda: penalized, keras_layers, lambda: by_gradients],
-                         ids=['penalized', 'keras_layers', 'by_gradients'])
+@pytest.mark.parametrize('make_model', [
+    lambda: penalized, keras_layers, lambda: by_gradients, lambda: averaged],
+                         ids=['penalized', 'keras_layers', 'by_gradients', 'averaged'])
 def test_variables_that_are_not_asked_for_by_name_are_those_of_the_tower(make_model, settings):
   def train(**settings):
     with small.Run(model=make_model(), batch_size=7, validates=True, **settings) as run:

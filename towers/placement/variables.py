@@ -16,6 +16,7 @@ name has no tower in it, so that checkpoints fit any number of towers.
 
 import contextlib
 import copy
+import itertools
 import re
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
@@ -190,6 +191,8 @@ def stand_in(
     store: VariableStore, instead: Dict[str, Variable],
 ) -> Tuple[Callable[..., Variable], Callable[..., Variable]]:
   """Returns a custom getter and a creator that prefer `instead`, by name, to the store's own."""
+  own_names = {other.op.name: name for name, other in instead.items()}
+
   def replace(variable):
     if not instead:
       return variable
@@ -205,7 +208,7 @@ def stand_in(
   def getter(getter, name, *args, **kwargs):
     if store.makes_all:
       kwargs.update(reuse=tf.AUTO_REUSE)
-    return replace(getter(_without_tower(name), *args, **kwargs))
+    return replace(getter(_without_tower(name, own_names), *args, **kwargs))
 
   def creator(next_creator, **kwargs):
     return replace(store.creator(next_creator, **kwargs))
@@ -213,11 +216,17 @@ def stand_in(
   return getter, creator
 
 
-def _without_tower(name: str) -> str:
-  """Returns the name of a variable; tf.train.ExponentialMovingAverage names averages after tensors.
+def _without_tower(name: str, own_names: Mapping[str, str]) -> str:
+  """Returns the name of a variable: averages are named after tensors, or after stand-ins, of which
+  these are the `own_names` of what they stand for.
 
-  Within a scope it puts the tensor's name behind that. A model may have a scope `tower_0` too.
+  Within a scope that name is behind the scope's. A model may have a scope `tower_0` too.
   """
+  parts = name.split('/')
+  for begin, end in itertools.combinations(range(len(parts)), 2):
+    own = own_names.get('/'.join(parts[begin:end]))
+    if own:
+      return '/'.join([*parts[:begin], own, *parts[end:]])
   named = re.fullmatch(rf'(.+?/)?({TOWER_SCOPE}.+)/[^/]+/?', name)
   with contextlib.suppress(KeyError):
     if named and tf.get_default_graph().get_operation_by_name(named.group(2)):
@@ -256,10 +265,7 @@ def naming_variables(tower: str) -> Iterator[None]:
     raise UsageError(
         f'{tower} asks for the variable {missing.group(1)}, which tower 0 did not make: give '
         'it a name that is the same in every tower, and make a tf.make_template in the function, '
-        'as its second call makes no variables. tf.train.ExponentialMovingAverage and '
-        'zero_debias=True name averages after the stand-in of a variable: keep the '
-        'average in a variable of tf.get_variable, moved by assign_moving_average with '
-        'zero_debias=False; beside a validation tower, use validation_tower=False.') from error
+        'as its second call makes no variables.') from error
   except AttributeError as error:
     first: BaseException = error
     while first.__context__ is not None:  # AutoGraph raises an error anew.

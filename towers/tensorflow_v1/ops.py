@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import inspect
+import itertools
 import sys
 import threading
 import weakref
@@ -12,6 +13,7 @@ from tensorflow.python.eager import imperative_grad
 from tensorflow.python.ops import (
     control_flow_ops,
     control_flow_util,
+    custom_gradient,
     gen_array_ops,
     gen_resource_variable_ops,
     gradients_util,
@@ -134,7 +136,8 @@ def dense_where_mixed() -> ContextManager[None]:
 
 def differentiating_by(
     variables: Callable[[], Mapping[Variable, Variable]]) -> ContextManager[None]:
-  """Lets gradients by these variables be those by what is read in their place too; a context."""
+  """Lets gradients by these variables be those by what is read in their place too, which
+  `tf.custom_gradient` finds, and averages of either be those of both; a context."""
   def by_both(differentiate, sources):
     signature = inspect.signature(differentiate)
 
@@ -154,9 +157,28 @@ def differentiating_by(
 
     return add_both
 
-  return replaced(*((owner, name, by_both(getattr(owner, name), sources)) for owner, name, sources
-                    in ((gradients_util, '_GradientsHelper', 'xs'),
-                        (imperative_grad, 'imperative_grad', 'sources'))))
+  averages = tf.train.ExponentialMovingAverage
+  find_average = averages.average
+
+  def find_of_both(self, variable):
+    both = [pair for pair in variables().items() if any(each is variable for each in pair)]
+    found = [find_average(self, each) for each in [variable, *itertools.chain(*both)]]
+    return next((average for average in found if average is not None), None)
+
+  names = [(owner, name, by_both(getattr(owner, name), sources)) for owner, name, sources in (
+      (gradients_util, '_GradientsHelper', 'xs'),
+      (imperative_grad, 'imperative_grad', 'sources'))]
+  if not IS_1:
+    find_by_name = custom_gradient.get_variable_by_name
+
+    def find_other(name):
+      found = [other for other in variables().values() if other.op.name == name]
+      if not found:
+        return find_by_name(name)
+      return found[0] if found[0].trainable else None
+
+    names.append((custom_gradient, 'get_variable_by_name', find_other))
+  return replaced((averages, 'average', find_of_both), *names)
 
 
 def _as_dense(gradient):
