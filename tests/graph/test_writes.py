@@ -243,6 +243,11 @@ def updates_in_loop(variable, mean, is_training):
   return updates[0]
 
 
+def fills_a_queue(variable, mean, is_training):
+  del variable, is_training
+  return tf.group(tf.FIFOQueue(9, [tf.float32]).enqueue(mean))
+
+
 def measures_totals(batch, is_training):
   losses, metrics = small.model(batch, is_training)
   _, total = tf.metrics.accuracy(batch[1], tf.cast(metrics['accuracy'], tf.int32))
@@ -268,6 +273,9 @@ ASSIGNS = in_place(UPDATES['assign'])
     (dict(model=updated(updates_in_loop)),
      r'UPDATE_OPS is part of a loop, .*while/AssignAddVariableOp, made in .*_writes.py, line \d+,.*'
      r'take it out .*UPDATE_OPS\).remove'),
+    *((dict(model=updated(fills_a_queue), **settings),
+       r'fills or empties .*fifo_queue_enqueue.*_writes.py, line \d+: with .*first tower')
+      for settings in ({}, dict(num_towers=1, accumulate=2))),
     (dict(model=clips_weights, placement='replicated'),
      'changes the trainable variable weights on the first tower.*trainable=False')])
 def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):

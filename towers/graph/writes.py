@@ -12,6 +12,7 @@ A write is *early* if a tower's loss or gradients wait for it, as for batch norm
 updates in place, and *late* if only UPDATE_OPS do.
 """
 
+import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from towers.base.usage_error import UsageError
@@ -38,6 +39,10 @@ _ENTERS = ('Enter', 'RefEnter')
 _PASSES = frozenset(_ENTERS + (
     'Identity', 'IdentityN', 'Switch', 'Merge', 'Exit', 'NextIteration', 'RefIdentity', 'RefSwitch',
     'RefMerge', 'RefExit', 'RefNextIteration', 'RefSelect'))
+
+# Ops that put into what each tower has for itself, and ops that take from it.
+_FILLS = re.compile(
+    'LookupTable(Insert|Import|Remove)|Queue(Enqueue|Dequeue)|(Resource)?AccumulatorApply')
 
 
 class Write(NamedTuple):
@@ -124,6 +129,23 @@ def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> Non
           'writes from the examples of all towers, by x = towers.all_rows(x) for their rows x, or '
           'by towers.all_sum: then it is put there by itself. Or train with one tower and '
           'accumulate=1.')
+
+
+def check_held(update_ops: Iterable[Any], of_towers: Iterable[Optional[Gradient]]) -> None:
+  """Raises UsageError for update ops of several towers or micro-batches that fill a table or queue.
+
+  What `of_towers` needs, losses and gradients, is filled in each tower, from its own examples.
+  """
+  fills = [op for op in tf.get_default_graph().get_operations() if _FILLS.match(op.type)]
+  after = find_dependents(fills)
+  for op in find_needed(list_ops(update_ops), within=after) - find_needed(
+      list_ops(of_towers), within=after):
+    if op in fills:
+      raise UsageError(
+          f'An op in tf.GraphKeys.UPDATE_OPS fills or empties a table or a queue, {format_op(op)}: '
+          'with examples of the first tower in the last micro-batch alone, which no other tower '
+          'sees. Keep the values in a variable with trainable=False, and write the rows of all, '
+          'towers.all_rows(x). Or train with one tower and accumulate=1.')
 
 
 def check_replicated(writes: StepWrites) -> None:

@@ -8,6 +8,7 @@ from towers.base.usage_error import UsageError
 from towers.graph.walk import find_dependents, find_needed, list_ops
 from towers.graph.writes import (
   StepWrites,
+  check_held,
   check_once,
   check_replicated,
   check_updates,
@@ -218,6 +219,8 @@ def _find_writes(reduced, update_ops, is_finite):
       tower.loss, *tower.gradients, *tower.penalty_gradients]]
   # An op that every micro-batch runs cannot wait for the last one.
   writes = find_step_writes(of_towers, update_ops, [is_finite, reduced.add_op])
+  if len(reduced.towers) > 1 or reduced.add_op is not None:
+    check_held(update_ops, of_towers)
   check_once(writes, num_towers=len(reduced.towers), accumulates=reduced.add_op is not None)
   if reduced.all_reduce is not None:
     check_replicated(writes)

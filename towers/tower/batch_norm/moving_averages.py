@@ -94,11 +94,11 @@ def find_moments(writes: Iterable[Write], of_batch: Set[Operation], of_loss: Set
   # From an update back to what the loss takes too it is not far.
   apart, shared = of_batch - of_loss, of_batch & of_loss
   for write in writes:
-    [variable, *_] = write.variables
-    size = tf.TensorShape(variable.get_attr('shape')).num_elements()
-    updating = find_needed([write.op], within=apart) if is_moving_average(variable) else ()
+    averages = list(filter(is_moving_average, write.variables[:1]))
+    sizes = [tf.TensorShape(variable.get_attr('shape')).num_elements() for variable in averages]
+    updating = find_needed([write.op], within=apart) if averages else ()
     found.update((tensor, None) for op in updating for tensor in op.inputs
-                 if tensor.op in shared and tensor.shape.num_elements() == size
+                 if tensor.op in shared and tensor.shape.num_elements() in sizes
                  and not tensor.op.type.startswith('FusedBatchNorm')
                  and not shared.isdisjoint(tensor.consumers()))
   return list(found)
