@@ -65,6 +65,7 @@ class VariableStore:
     replicas: by tower, and then by the name of the first tower's variable.
     devices: of this worker's towers.
     scopes: the name scopes of the towers built so far; each new tower adds its own.
+    listed: the trainable variables that the first tower's model has listed, call by call.
     num_towers: of this worker.
     first_tower: the index of this worker's first tower among those of all workers.
     makes_all: whether a scope with reuse=True makes variables too, since those of a net from before
@@ -81,6 +82,7 @@ class VariableStore:
     self.replicas: Dict[int, Dict[str, Variable]] = {
         tower: {} for tower in range(1, len(devices)) if kind == 'replicated'}
     self.scopes: List[str] = []
+    self.listed: Dict[Any, List[Variable]] = {}
     self.num_towers, self.first_tower = len(devices), rank * len(devices)
     self.devices, self.makes_all = devices, makes_all
     candidates = {'host': [HOST], 'balanced': devices}.get(kind, devices[:1])

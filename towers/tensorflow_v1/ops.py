@@ -64,10 +64,12 @@ def replaced(*names: Tuple[Any, str, Any]) -> Iterator[None]:
   """
   with _REPLACING, contextlib.ExitStack() as undo:
     for owner, name, value in names:
-      if hasattr(type(owner), name):
+      before = getattr(owner, name)
+      # A method of the owner's class, not what another context has put in its place.
+      if hasattr(type(owner), name) and not inspect.isfunction(before):
         undo.callback(delattr, owner, name)
       else:
-        undo.callback(setattr, owner, name, getattr(owner, name))
+        undo.callback(setattr, owner, name, before)
       setattr(owner, name, value)
     yield
 

@@ -2,17 +2,21 @@
 
 A graph's collections are those of all towers. Of losses, and in those of its own, a model finds
 what this tower has put there alone, as by `tf.losses.get_total_loss()` or
-`tf.get_collection('losses')`; in TensorFlow's others what all have. And the gradient of penalties
-in REGULARIZATION_LOSSES is added once for all towers: in the loss they would count twice.
+`tf.get_collection('losses')`; in TensorFlow's others what all have. By `tf.trainable_variables()`
+it finds what the first tower has found there, those made so far, and those that are frozen since.
+And the gradient of penalties in REGULARIZATION_LOSSES is added once for all towers: in the loss
+they would count twice.
 """
 
+import collections
 import contextlib
-from typing import Iterator, Mapping, Optional, Sequence
+import sys
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_dependents, find_needed, list_sources
 from towers.input.batch import Batch
-from towers.tensorflow_v1 import Gradient, Operation, Tensor, tf
+from towers.tensorflow_v1 import Gradient, Operation, Tensor, Variable, replaced, tf
 
 # Collections in which a model finds what all towers have put there.
 _SHARED = {key for key in vars(tf.GraphKeys).values() if isinstance(key, str)} - {
@@ -20,9 +24,24 @@ _SHARED = {key for key in vars(tf.GraphKeys).values() if isinstance(key, str)} -
 
 
 @contextlib.contextmanager
-def own_collections(others: Sequence[str]) -> Iterator[None]:
-  """Hides within the context what towers of these name scopes have put into collections."""
+def own_collections(others: Sequence[str], listed: Dict[Any, List[Variable]]) -> Iterator[None]:
+  """Hides within the context what towers of these name scopes have put into collections, and lists
+  trainable variables as the first tower did, which is `listed` by scope and line."""
   graph, hidden = tf.get_default_graph(), []
+  find = graph.get_collection
+  calls: Dict[Any, int] = collections.Counter()
+
+  def find_as_first(name, scope=None):
+    found = find(name, scope)
+    if name != tf.GraphKeys.TRAINABLE_VARIABLES:
+      return found
+    frame: Any = sys._getframe(1)
+    while frame.f_globals.get('__name__', '').startswith('tensorflow.'):
+      frame = frame.f_back
+    call = scope, frame.f_code, frame.f_lineno
+    calls[call] += 1
+    return list(listed.setdefault((call, calls[call]), found))
+
   for key in graph.get_all_collection_keys() if others else ():
     if key not in _SHARED and not str(key).startswith('towers/'):
       items = graph.get_collection_ref(key)
@@ -33,7 +52,8 @@ def own_collections(others: Sequence[str]) -> Iterator[None]:
         hidden.append((items, items[:], kept))
         items[:] = kept
   try:
-    yield
+    with replaced((graph, 'get_collection', find_as_first)):
+      yield
   finally:
     for items, before, kept in hidden:
       items[:] = before + [item for item in items if not any(item is one for one in kept)]

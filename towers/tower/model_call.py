@@ -81,7 +81,7 @@ class ModelCall(NamedTuple):
       contexts.enter_context(giving_way(store.devices))
       contexts.enter_context(joining_norms(tensors, scope=scope))
       contexts.enter_context(answering(self.is_training))
-      contexts.enter_context(own_collections(store.scopes))
+      contexts.enter_context(own_collections(store.scopes, store.listed))
       num_ops = len(tf.get_default_graph().get_operations())
       returned = call_as_is(self.model, decode_batch(tensors), self.is_training)
       if self.postpones:
