@@ -194,8 +194,8 @@ def by_gradients(batch, is_training):
 
 
 def averaged(batch, is_training):
-  """A model that reads averages of its weights, of listed ones and of some that it asks for, and
-  takes a gradient of its own by a weight."""
+  """A model that reads averages of its weights, of listed ones and of some that it asks for, takes
+  a gradient of its own by a weight, and penalises weights by name."""
   @tf.custom_gradient
   def halve(x):
     scale = tf.get_variable('scale', [], initializer=tf.ones_initializer(), use_resource=True)
@@ -216,7 +216,9 @@ def averaged(batch, is_training):
   with tf.variable_scope(tf.get_variable_scope(), reuse=True, custom_getter=average):
     taught = small.dense(batch[0], 4, 'hidden')
   with tf.variable_scope('own', use_resource=True):
-    return losses * halve(1 + tf.reduce_mean(tf.square(taught), 1)), metrics
+    losses *= halve(1 + tf.reduce_mean(tf.square(taught), 1))
+  return losses + sum(tf.nn.l2_loss(weights) for weights in some
+                      if weights.name == 'hidden/weights:0'), metrics
 
 
 @pytest.mark.nightly(but=['penalized-settings0', 'penalized-settings4', 'keras_layers-settings2',

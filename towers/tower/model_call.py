@@ -8,7 +8,7 @@ from towers.data.components import naming_errors
 from towers.data.composite import decode_batch
 from towers.graph.postponed import postpone_writes
 from towers.placement import variables
-from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, differentiating_by, tf
+from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, differentiating_by, replaced, tf
 from towers.tower.all_towers import is_own
 from towers.tower.apart import own_collections
 from towers.tower.batch_norm.sync_other_layers import joining_norms
@@ -70,6 +70,8 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,
                                                **half))
       contexts.enter_context(tf.variable_creator_scope(creator))
+      contexts.enter_context(replaced(*(  # A model may choose weights by name.
+          (other, '_handle_name', f'{name}:0') for name, other in others.items())))
       if others:  # As gradients by all of tf.trainable_variables() need it.
         contexts.enter_context(differentiating_by(lambda: {
             store.made[name]: other for name, other in others.items() if name in store.made}))
