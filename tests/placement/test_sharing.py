@@ -22,13 +22,15 @@ def losses_of(logits, labels):
 
 
 def plain_variables(batch, is_training):
-  """Two tf.Variables under one name, and one in a name scope."""
+  """Two tf.Variables under one name, one in a name scope, and one that has the name of a scope."""
   del is_training
   features, labels = batch
   x = tf.matmul(features, tf.Variable(tf.random.normal([5, 4]), name='w'))
   x = tf.matmul(tf.tanh(x), tf.Variable(lambda: tf.random.normal([4, 3]), name='w'))
   with tf.name_scope('last'):
-    return losses_of(x + tf.Variable(np.zeros(3, np.float32), name='b'), labels)
+    x += tf.Variable(np.zeros(3, np.float32), name='b')
+    with tf.name_scope('gain') as scope:
+      return losses_of(x * tf.Variable(1.0, name=scope), labels)
 
 
 def named_variables(batch, is_training):
@@ -39,6 +41,16 @@ def named_variables(batch, is_training):
   x = tf.matmul(features, tf.get_variable('w', [5, 4], initializer=random))
   x = tf.matmul(tf.tanh(x), tf.get_variable('w_1', [4, 3], initializer=random))
   return losses_of(x + tf.get_variable('last/b', [3], initializer=tf.zeros_initializer()), labels)
+
+
+def variables_of_constants(batch, is_training):
+  """Variables whose dtype their values decide."""
+  del is_training
+  features, labels = batch
+  weights = tf.get_variable('w', initializer=np.random.RandomState(0).randn(5, 3))
+  gain = tf.get_variable('gain', initializer=2, trainable=False)
+  return losses_of(tf.matmul(features, tf.cast(weights, tf.float32)) * tf.cast(gain, tf.float32),
+                   labels)
 
 
 def towers_of_its_own(batch, is_training):
@@ -68,8 +80,9 @@ def layers_in_the_model(batch, is_training):
 MODELS = {
     'layers inside': (lambda: layers_in_the_model, [
         'dense/bias', 'dense/kernel', 'dense_1/bias', 'dense_1/kernel']),
-    'plain': (lambda: plain_variables, ['last/b', 'w', 'w_1']),
+    'plain': (lambda: plain_variables, ['last/b', 'last/gain', 'w', 'w_1']),
     'named': (lambda: named_variables, ['last/b', 'w', 'w_1']),
+    'constants': (lambda: variables_of_constants, ['w']),
     'own towers': (lambda: towers_of_its_own, ['tower_0/w', 'tower_1/w']),
     'layers': (keras_layers, ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel'])}
 
@@ -81,10 +94,11 @@ def one_tower(kind):
     return one.initial_weights, losses, one.weights(), one.validate()[0]
 
 
-@pytest.mark.nightly(but=['layers-2-host-False', 'layers inside-2-host-False',
-                          'own towers-3-replicated-False'])
+@pytest.mark.nightly(but=['layers-2-host-False', 'layers inside-2-host-False', 'plain-3-host-True',
+                          'own towers-3-replicated-False', 'constants-2-host-True'])
 @pytest.mark.parametrize('kind, num_towers, placement, has_validation_tower', [
     ('own towers', 3, 'replicated', False), ('own towers', 2, 'host', True),
+    ('constants', 3, 'replicated', False), ('constants', 2, 'host', True),
     *[('plain', 3, placement, False) for placement in small.PLACEMENTS], ('plain', 3, 'host', True),
     ('named', 2, 'host', False), ('layers', 2, 'host', False), ('layers', 3, 'replicated', False),
     ('layers inside', 3, 'replicated', True), ('layers inside', 2, 'host', False)])

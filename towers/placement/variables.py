@@ -101,7 +101,9 @@ class VariableStore:
   def creator(self, next_creator: Callable[..., Variable], **settings: Any) -> Variable:
     """Makes a variable and its replicas, unless an earlier tower has; a variable creator."""
     scope = tf.get_default_graph().get_name_scope()
-    name = '/'.join(filter(None, [scope, settings.get('name') or 'Variable']))
+    name = settings.get('name') or 'Variable'
+    # With a slash behind it is that of a name scope as a whole.
+    name = name[:-1] if name.endswith('/') else '/'.join(filter(None, [scope, name]))
     if scope:
       name = self._make_unique(re.sub(f'^{TOWER_SCOPE}', '', name))
       if name in self.made:
@@ -210,7 +212,10 @@ def stand_in(
   def getter(getter, name, *args, **kwargs):
     if store.makes_all:
       kwargs.update(reuse=tf.AUTO_REUSE)
-    return replace(getter(_without_tower(name, own_names), *args, **kwargs))
+    name, value = _without_tower(name, own_names), kwargs.get('initializer')
+    if name in store.made and value is not None and not callable(value):
+      kwargs.update(dtype=store.made[name].dtype.base_dtype)  # The value has decided it.
+    return replace(getter(name, *args, **kwargs))
 
   def creator(next_creator, **kwargs):
     return replace(store.creator(next_creator, **kwargs))
