@@ -106,7 +106,8 @@ def test_a_class_with_placeholders_trains_as_on_tensors(num_towers, tower_build,
   told = capsys.readouterr().err
   expected_numbers, expected = read(on_tensors, **settings)
   assert numbers == pytest.approx(expected_numbers, rel=1e-6)
-  assert variables.pop('steps') == variables['global_step'] == 3
+  assert variables.pop('steps') == variables.pop('global_step_int32') == 3
+  assert variables['global_step'] == 3
   assert sorted(variables) == sorted(expected)
   for name, value in expected.items():
     np.testing.assert_allclose(variables[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
@@ -122,7 +123,7 @@ def test_its_other_settings(settings):
   numbers, variables = read(model, **settings)
   expected_numbers, expected = read(on_tensors, **settings)
   assert numbers == pytest.approx(expected_numbers, rel=1e-6)
-  assert set(variables) - set(expected) <= {'steps', 'steps/ExponentialMovingAverage'}
+  assert set(variables) - set(expected) <= {'steps', 'global_step_int32'}
 
 
 @pytest.mark.parametrize('settings', small.nightly_but([0], [0, 1, 2]))
@@ -337,23 +338,36 @@ def test_what_a_ref_variable_is_to_python_a_models_own_is(num_towers):
   np.testing.assert_array_equal(variables['bias'], expected['bias'])
 
 
+MADE = {
+    'int64': lambda: tf.get_variable('global_step', [], tf.int64, trainable=False),
+    'int32': lambda: tf.get_variable('global_step', initializer=0, trainable=False),
+    'float32': lambda: tf.get_variable('global_step', [], trainable=False,
+                                       initializer=tf.zeros_initializer()),
+    'Variable': lambda: tf.Variable(0, trainable=False, name='global_step')}
+
+
 @pytest.mark.parametrize('how, num_towers', small.nightly_but(
-    [('made', 2), ('found', 2)], itertools.product(['made', 'found'], [1, 2])))
+    [('found', 2), ('int32', 2), ('float32', 2), ('Variable', 2)],
+    itertools.product(['found', *MADE], [1, 2])))
 def test_a_step_that_a_model_makes_or_asks_for_is_the_programs(how, num_towers):
   def counts(batch, is_training):
-    if how == 'made':
-      step = tf.get_variable('global_step', [], tf.int32, tf.zeros_initializer(), trainable=False)
-    else:
-      with tf.variable_scope('net'):
-        step = tf.train.get_global_step()
+    with tf.variable_scope('net'):
+      step = tf.train.get_global_step()
+    if how in MADE:
+      step = MADE[how]()
+    later = step + tf.ones([], 'int32' if how == 'Variable' else step.dtype.base_dtype)
     losses = model(batch, is_training)
-    tf.train.AdamOptimizer(1 / tf.cast(step + 1, tf.float32)).minimize(
+    tf.train.AdamOptimizer(1 / tf.cast(later, tf.float32)).minimize(
         tf.reduce_mean(losses), global_step=step)
-    return losses
+    return losses * tf.cast(later, tf.float32)
+
+  def grows(batch, is_training):
+    return model(batch, is_training) * tf.cast(tf.train.get_global_step() + 1, tf.float32)
 
   numbers, variables = read(counts, num_towers=num_towers)
-  assert numbers == read(model, num_towers=num_towers)[0]
+  assert numbers == read(grows, num_towers=num_towers)[0]
   assert variables['global_step'] == variables['steps'] == 3
+  assert variables.get({'Variable': 'global_step_int32'}.get(how, f'global_step_{how}'), 3) == 3
 
 
 def waits(net):

@@ -30,9 +30,10 @@ from towers.tensorflow_v1 import (
 )
 from towers.tower.all_towers import leave_out_unfed
 
-# Collections: of each call that goes on the number of the last op before it; of optimizers that
-# models make their classes' names.
+# Collections: of each call that goes on the number of the last op before it; of variables that
+# follow the step in another dtype; of optimizers that models make their classes' names.
 _BEGUN = 'towers/begun_calls'
+_FOLLOWERS = 'towers/step_followers'
 IDLE_OPTIMIZERS = 'towers/idle_optimizers'
 _TAKES_EXAMPLES = re.compile('IteratorGetNext|QueueDequeue|ReaderRead')
 # What takes a class that makes a graph.
@@ -98,7 +99,7 @@ def _idle_optimizers(graph: Graph) -> Iterator[Dict[Operation, str]]:
       if tf.get_default_graph() is not graph:
         return method(optimizer, *args, **named)
       step = named.get('global_step', args[1] if len(args) > 1 else None)
-      steps = tf.get_collection(tf.GraphKeys.GLOBAL_STEP)
+      steps = tf.get_collection(tf.GraphKeys.GLOBAL_STEP) + tf.get_collection(_FOLLOWERS)
       if step is not None and not any(step is own for own in steps):
         tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.assign_add(step, 1))
       op, name = tf.no_op('idle_optimizer'), type(optimizer).__name__
@@ -151,12 +152,34 @@ def _give_step(next_creator, **settings):
   """Gives a model that makes a `global_step` by itself that of the program; a variable creator."""
   scope = tf.get_default_graph().get_name_scope()
   name = re.sub(f'^({TOWER_SCOPE}|/)', '', f"{scope or ''}/{settings.get('name')}")
-  return get_global_step() if _is_step(name, settings) else next_creator(**settings)
+  if not _is_step(name, settings):
+    return next_creator(**settings)
+  value = settings['initial_value']
+  dtype = tf.convert_to_tensor(value() if callable(value) else value, settings.get('dtype')).dtype
+  return _follow_step(dtype.base_dtype, lambda name: next_creator(**dict(settings, name=name)))
 
 
 def _get_step(getter, name, *args, **settings):
   """Does so for `tf.get_variable`, which would find one of another dtype; a custom getter."""
-  return get_global_step() if _is_step(name, settings) else getter(name, *args, **settings)
+  if not _is_step(name, settings):
+    return getter(name, *args, **settings)
+  value = settings.get('initializer')
+  dtype = settings.get('dtype') if value is None or callable(value) else (
+      tf.convert_to_tensor(value).dtype)
+  return _follow_step(tf.as_dtype(dtype).base_dtype,
+                      lambda name: getter(name, *args, **settings))
+
+
+def _follow_step(dtype, make):
+  """Returns the step of the program, or one that follows it, of the dtype that a model asks for."""
+  step = get_global_step()
+  if dtype == step.dtype.base_dtype:
+    return step
+  follower = make(f'global_step_{dtype.name}')
+  tf.add_to_collection(_FOLLOWERS, follower)
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, follower.assign(
+      tf.cast(step.read_value() + 1, dtype)))
+  return follower
 
 
 def _is_step(name, settings):
