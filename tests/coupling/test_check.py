@@ -297,13 +297,15 @@ def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
 @pytest.mark.parametrize('model, line', [
     (lambda b, _: tf.reduce_sum(ce(dense(b['x'], 4, 'd'), b['y'])), 'Sum'),
     (lambda b, _: 0.1 * tf.reduce_sum(ce(dense(b['x'], 4, 'd'), b['y'])), 'mul'),
+    (lambda b, _: tf.reduce_sum(tf.cast(ce(dense(b['x'], 4, 'd'), b['y']), tf.float64)), 'Sum'),
     (lambda b, _: ce(dense(b['x'], 4, 'd'), b['y']) / tf.cast(tf.shape(b['x'])[0], tf.float32),
      'truediv'),
     (lambda b, _: tf.reduce_mean(ce(dense(b['x'], 4, 'd'), b['y'])), None),
     (lambda b, _: tf.reduce_mean(ce(tf.matmul(b['x'], tf.Variable(tf.random_normal(
         [*b['x'].shape.as_list()[1:], 4]))), b['y'])), None),
     (lambda b, _: ce(dense(b['x'], 4, 'd'), b['y']), None)],
-    ids=['sum', 'a share of a sum', 'divided twice', 'mean', 'mean by tf.Variable', 'per example'])
+    ids=['sum', 'a share of a sum', 'float64', 'divided twice', 'mean', 'mean by tf.Variable',
+         'per example'])
 def test_a_sum_is_refused_with_its_line_whatever_the_shares(model, line, settings, caplog):
   if line is None:
     assert not judge(model, xy(39), caplog, **settings)

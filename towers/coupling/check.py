@@ -255,7 +255,9 @@ def _find_returned(total, batch):
   if op.type.startswith('Select'):
     op = op.inputs[1].op
   returned = op.inputs[0].op
-  return returned.inputs[1].op if total.op.type == 'Sum' and batch.has_filler else returned
+  if total.op.type == 'Sum' and batch.has_filler:
+    returned = returned.inputs[1].op
+  return returned.inputs[0].op if returned.type == 'Cast' else returned  # Sums are of float32.
 
 
 def _describe_size(fed, gap, num_parts) -> str:
