@@ -341,15 +341,22 @@ def test_few_rows_build_no_graph_again(monkeypatch):
       assert session.evaluate(given(kind))
 
 
-def test_of_few_rows_only_the_towers_with_one_compute(monkeypatch):
+# By tf.squeeze a row alone loses its axis.
+@pytest.mark.parametrize('compute', [
+    net, lambda features: tf.squeeze(net(features)[:, None]),
+    lambda features: tf.squeeze(net(features)[:, :1]),
+    lambda features: tf.squeeze(tf.strings.as_string(tf.argmax(net(features), 1))[:, None])],
+                         ids=['net', 'squeezed', 'to numbers', 'to texts'])
+def test_of_few_rows_only_the_towers_with_one_compute(compute, monkeypatch):
   fetched, run = [], tf.Session.run
   monkeypatch.setattr(tf.Session, 'run', lambda self, fetches, *feeds, **options: (
       fetched.append((fetches, feeds)), run(self, fetches, *feeds, **options))[1])
   with build(num_towers=4).session() as session:
-    outputs = session.predict(FEATURES, net)
+    outputs = np.float64(session.predict(FEATURES, compute))
     for size in (1, 2, 3, 4, 5):
       fetched.clear()
-      np.testing.assert_allclose(session.predict(FEATURES[:size], net), outputs[:size], atol=1e-6)
+      found = np.float64(session.predict(FEATURES[:size], compute))
+      np.testing.assert_allclose(found, outputs[:size], atol=1e-6)
       assert len(fetched[0][0]) == min(size, 4) == len(fetched[0][1][0])
 
 

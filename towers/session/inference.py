@@ -155,6 +155,9 @@ class Forward:
             compute, call_predict(compute, batch)))
         self._fetches = [build_outputs(call, batch, device, index=index)
                          for index, (batch, device) in enumerate(zip(whole.batches, names))]
+        # As by tf.squeeze, which leaves one row alone without its axis.
+        self._squeezed = {name for name, tensor in self._fetches[0].items()
+                          if tensor.shape.ndims is None}
     # Of a run whose model draws: the place of its first row, and the shift of its global batch.
     self._begin, self._shift = (number if number.consumers() else None for number in (begin, shift))
     self._choose = functools.lru_cache(maxsize=None)(self._choose_fetches)
@@ -191,6 +194,8 @@ class Forward:
       for outputs, count in zip(of_towers, counts):
         for name, values in outputs.items():
           num_rows = self._num_rows or max(count, 1)
+          if num_rows == 1 and np.shape(values)[:1] != (1,) and name in self._squeezed:
+            values = np.asarray(values)[None]
           if len(values) != num_rows:
             raise UsageError(f'The output {name!r} has {len(values)} rows for {num_rows} '
                              'examples: return one row for each example. The function takes the '
