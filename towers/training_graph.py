@@ -55,7 +55,7 @@ from towers.update.groups import build_groups, choose_rate, name_optimizer, name
 from towers.update.moving_averages import build_averages
 from towers.update.summary_tags import read_after
 from towers.validation import build_measuring_towers, build_validation, build_validation_tower
-from towers.warm_start.first_batch import FirstBatch
+from towers.warm_start.first_batch import FirstBatch, find_late
 from towers.warm_start.warm_start import WarmStart
 
 _COLLECTION = 'towers/program'
@@ -151,7 +151,8 @@ class TrainingGraph:
     self._name_foreign()
     self.warm_start: Union[FirstBatch, WarmStart, None] = None
     if callable(settings.init_from):
-      self.warm_start = FirstBatch(settings.init_from, train, self.plan, settings, devices)
+      self.warm_start = FirstBatch(settings.init_from, train, self.plan, settings, devices,
+                                   find_late(self.towers[0].batch.tensors))
     elif settings.init_from is not None:
       self.warm_start = WarmStart(settings.init_from, self._variables)
 

@@ -38,10 +38,22 @@ def first(batch):
   return net(batch[0], is_first=True)
 
 
+def from_initializers(batch, is_training=True):
+  """Divides by scales whose initializers need the batch, the second one also the first scale."""
+  features, labels = batch
+  x = tf.nn.dropout(features, rate=0.2)
+  for name in ('in', 'out'):
+    with tf.variable_scope(name):
+      x = small.dense(x, 4, 'dense')
+      x /= tf.get_variable('scale', initializer=tf.sqrt(tf.reduce_mean(x ** 2, 0)))
+  mean = tf.get_variable('mean', trainable=False, initializer=tf.reduce_mean(features, 0))
+  return small.classify(x - tf.reduce_mean(mean), labels)
+
+
 def train(num_towers, folder, **settings):
   """Returns the variables before the first step, and after five and a resume."""
-  settings = dict(dict(init_from=first, shuffle=True, average_weights=0.9), **settings)
-  program = small.program(model, num_towers=num_towers, **settings)
+  settings = dict(dict(model=model, init_from=first, shuffle=True, average_weights=0.9), **settings)
+  program = small.program(num_towers=num_towers, **settings)
   with program.session() as session:
     initial = small.read_variables(program, session)
     for _ in range(3):
@@ -51,24 +63,34 @@ def train(num_towers, folder, **settings):
     session.restore(str(folder))
     for _ in range(2):
       session.train()
+    examples = small.random_examples(11, 'validation', seed=1)
+    assert session.evaluate(examples) == pytest.approx(session.validate(), rel=1e-5)
     assert program.replicas is None or session.run(program.replicas.same).all()
     return initial, small.read_variables(program, session)
 
 
-@pytest.mark.nightly(but='2-settings0')
+HOWS = {'by assignments': {},
+        'by initializers': dict(model=from_initializers, init_from=from_initializers)}
+
+
+@pytest.mark.nightly(but=['2-settings0-by assignments', '2-settings0-by initializers'])
+@pytest.mark.parametrize('how', HOWS)
 @pytest.mark.parametrize('num_towers, settings', [
     (2, dict(variables='replicated')), (3, dict(input_mode='shard', accumulate=2)),
     (3, dict(input_mode='next', tower_build='clone'))])
-def test_first_values_do_not_depend_on_the_towers(num_towers, settings, tmp_path, capsys):
-  one, other = train(1, tmp_path / 'one'), train(num_towers, tmp_path / 'other', **settings)
+def test_first_values_do_not_depend_on_the_towers(num_towers, settings, how, tmp_path, capsys):
+  one, other = [train(number, tmp_path / str(number), **HOWS[how], **given)
+                for number, given in ((1, {}), (num_towers, settings))]
   lines = capsys.readouterr().out.split('\n')
-  assert lines.count('initial weights: first of the first batch, 8 examples') == 2
+  first_line = f"initial weights: {HOWS[how].get('init_from', first).__name__} of the first batch"
+  assert lines.count(f'{first_line}, 8 examples') == 2
   for before, after in zip(one, other):
     small.assert_same_weights(before, after)
-  bias, scale = one[0]['out/bias'], one[0]['out/scale']
-  assert (bias != 0).all() and (scale != 1).all()
-  np.testing.assert_array_equal(one[0]['out/bias/ExponentialMovingAverage'], bias)
-  small.assert_moved({'out/bias': bias}, {'out/bias': one[1]['out/bias']})
+  for name in ('out/scale', 'out/bias' if how == 'by assignments' else 'mean'):
+    assert (one[0][name] != 0).all() and (one[0][name] != 1).all()
+  scale = one[0]['out/scale']
+  np.testing.assert_array_equal(one[0]['out/scale/ExponentialMovingAverage'], scale)
+  small.assert_moved({'out/scale': scale}, {'out/scale': one[1]['out/scale']})
 
 
 def test_they_are_those_of_the_first_batch():
@@ -113,10 +135,13 @@ def test_what_is_read_after_an_assignment_is_what_it_assigns():
 @pytest.mark.parametrize('function, settings, message', [
     (lambda batch: net(batch[0]), {}, 'init_from=<lambda> changes no variable: return what its'),
     (lambda batch: small.dense(first(batch), 2, 'new'), {}, 'makes new/weights, new/biases, which'),
+    (first, dict(model=lambda batch, is_training: model(batch, is_training) * tf.get_variable(
+        'late', initializer=tf.reduce_mean(batch[0]))),
+     'init_from=first gives no value to late, which start from a batch: call the model there'),
     (lambda: None, {}, r'init_from=<lambda> takes \(\), and is called with \(batch\): write def'),
     (first, dict(train=towers.from_stream(like=LIKE), validation=None),
      'init_from=first is a function of the first batch, and batches come by hand')])
 def test_what_gives_no_first_values_is_named(function, settings, message):
   with pytest.raises(UsageError, match=message), small.program(
-      model, init_from=function, **settings).session() as session:
+      **{**dict(model=model, init_from=function), **settings}).session() as session:
     session.train()

@@ -28,6 +28,8 @@ _SEED_INPUTS = ('seed', 'key', 'counter')
 _STATELESS = re.compile('Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
 # By the type of an op, whether it has seeds of its own.
 _SEEDED: Dict[str, bool] = {}
+# Ops that have the examples of a batch.
+_OF_BATCH = re.compile('IteratorGetNext|Unstage|Placeholder$')
 # Ops of tf.random.Generator.
 _GENERATOR = re.compile('Stateful(?!PartitionedCall)|Rng(Read|Skip)|NonDeterministicInts')
 # Ops that call functions of the graph, besides ops whose type is the function's name.
@@ -46,9 +48,14 @@ def name_seeds(seed: int, name: str) -> Tuple[int, int]:
 
 
 def find_random_ops(value: Tensor) -> List[Operation]:
-  """Returns all random ops that a tensor is computed from, including calls of functions."""
-  return [op for op in walk([value.op], lambda op: [tensor.op for tensor in op.inputs])
-          if is_random(op) or _find_seed_inputs(op) or find_unseedable(op)]
+  """Returns all random ops that a tensor is computed from, including calls of functions.
+
+  Those of what a batch's examples decide are none of them: they draw for rows.
+  """
+  needed = list(walk([value.op], lambda op: [tensor.op for tensor in op.inputs]))
+  if any(_OF_BATCH.match(op.type) for op in needed):
+    return []
+  return [op for op in needed if is_random(op) or _find_seed_inputs(op) or find_unseedable(op)]
 
 
 def seed_initial_value(value: Tensor, seed: int, name: str, seeded: Set[Operation]) -> None:

@@ -36,6 +36,7 @@ from towers.process.run_error import OutOfMemory, RunError
 from towers.session.engine import Engine
 from towers.tensorflow_v1 import Operation, tf
 from towers.training_graph import TrainingGraph
+from towers.warm_start.first_batch import find_late
 
 # TensorFlow names the op that failed in brackets, and may number its part on a device.
 _NODE = re.compile(r'\[\[(?:\{\{node |node )?([^\s}\]]+)')
@@ -57,12 +58,12 @@ def explain(error: Exception, engine: Engine) -> Union[RunError, UsageError]:
   program = engine.program
   text = find_message(error)
   when = f'in {engine.activity}, after {engine.step} steps'
-  early = _find_early(program) if engine.activity == 'set-up' else None
+  with program.graph.as_default():
+    early = find_late(program.towers[0].batch.tensors) if engine.activity == 'set-up' else []
   if early:
-    return UsageError(f'The variable {format_op(early.op)}, starts from the examples of a batch, '
-                      'and there is none before the first step: give it a constant for its '
-                      'initializer, and assign what follows from the first batch in a function, '
-                      'init_from=lambda batch: ….')
+    return UsageError(f'The variable {format_op(early[0].op)}, starts from the examples of a '
+                      'batch, and there is none before the first step: give the program '
+                      'init_from=lambda batch: model(batch, True), which takes the first one.')
   unfed = _UNFED.search(text)
   if unfed:
     return UsageError(f'Nothing feeds the placeholder {_format_named(program, unfed[1])}: feed it '
@@ -102,13 +103,6 @@ def _format_named(program, name) -> str:
   with contextlib.suppress(KeyError, ValueError):
     return format_op(program.graph.get_operation_by_name(name))
   return name
-
-
-def _find_early(program):
-  """Returns a variable that starts from the examples of a batch, or None."""
-  batch = {tensor.op for tensor in tf.nest.flatten(program.towers[0].batch.tensors)}
-  return next((variable for variable in program.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
-               if not batch.isdisjoint(find_needed([variable.initializer]))), None)
 
 
 def find_feed(node: str, program: TrainingGraph) -> Optional[str]:

@@ -46,6 +46,7 @@ from towers.tower.precision import build_precision
 from towers.tower.recording import record_tower
 from towers.tower.tower import Tower
 from towers.validation import fetch_measured, stack_sums
+from towers.warm_start.first_batch import find_late, start_from_zeros
 from towers.warm_start.warm_start import load_values
 from towers.whole import WholeRows
 
@@ -162,6 +163,7 @@ class Forward:
     self._begin, self._shift = (number if number.consumers() else None for number in (begin, shift))
     self._choose = functools.lru_cache(maxsize=None)(self._choose_fetches)
     with graph.as_default():
+      start_from_zeros(find_late([batch.tensors for batch in self._batches]))
       self.variables = {variable.op.name: variable for variable in tf.global_variables()}
       self._session = tf.Session(graph=graph, config=build_session_config(devices))
       self._session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
