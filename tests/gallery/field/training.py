@@ -12,21 +12,17 @@ from tests.harness import small
 from towers.tensorflow_v1 import tf
 
 NUM_STEPS = 5
-# The last bits of a float32.
-LAST_BITS = np.float32(1 + 2e-7)
+# Which change the last bits of a float32, and may do so by more or less.
+FACTORS = np.float32([1 - 2e-7, 1 + 2e-7])
 ALL = {**REPOSITORIES, **SCRIPTS}
 
 
-def shake(array: np.ndarray) -> np.ndarray:
-  return array * LAST_BITS if array.dtype == np.float32 else array
-
-
-def build(name: str, num_towers: int, *, shaken: bool = False, **settings: Any) -> towers.Program:
+def build(name: str, num_towers: int, *, factor: float = 1., **settings: Any) -> towers.Program:
   """Builds the program of a repository in the default graph, for virtual CPU devices."""
   repository = ALL[name]
   arrays = repository.arrays()
-  if shaken:
-    arrays = tf.nest.map_structure(shake, arrays)
+  arrays = tf.nest.map_structure(
+      lambda array: array * factor if array.dtype == np.float32 else array, arrays)
   settings = dict(repository.settings, **settings)
   np.random.seed(0)  # Some draw their first weights by it.
   model = repository.glue()
@@ -36,16 +32,13 @@ def build(name: str, num_towers: int, *, shaken: bool = False, **settings: Any) 
       device='cpu', **settings)
 
 
-def train(name: str, num_towers: int, *, shaken: bool = False, **settings: Any) -> Trained:
-  """Trains for some steps; all of `shaken` changes but the last bits of what goes in.
-
-  These are those of the weights before the first step, and of the arrays that are no integers.
-  """
+def train(name: str, num_towers: int, *, factor: float = 1., **settings: Any) -> Trained:
+  """Trains for some steps; a factor is of weights before the first one, and of float arrays."""
   with tf.Graph().as_default():
-    program = build(name, num_towers, shaken=shaken, **settings)
-    changes = [weight.assign(weight * LAST_BITS) for weight in tf.trainable_variables()]
+    program = build(name, num_towers, factor=factor, **settings)
+    changes = [weight.assign(weight * factor) for weight in tf.trainable_variables()]
     with program.session() as session:
-      if shaken:
+      if factor != 1:
         session.run(changes)
       initial = small.read_variables(program, session)
       losses = [float(session.train()) for _ in range(NUM_STEPS)]
@@ -54,4 +47,4 @@ def train(name: str, num_towers: int, *, shaken: bool = False, **settings: Any) 
 
 def floor(name: str, one: Trained) -> float:
   """Returns what the last bits change on one tower."""
-  return largest_difference(one, train(name, 1, shaken=True))
+  return max(largest_difference(one, train(name, 1, factor=factor)) for factor in FACTORS)
