@@ -41,6 +41,15 @@ def test_a_repository_is_one_tower_in_other_modes(name):
     assert largest_difference(one, train(name, 2, **settings)) <= allowed, settings
 
 
+@pytest.mark.parametrize('name', [
+    name for name, repository in ALL.items() if 'last_batch' not in repository.settings])
+@pytest.mark.parametrize('settings', [dict(last_batch='carry'), dict(last_batch='drop')], ids=str)
+def test_a_repository_is_one_tower_with_batches_of_one_size(name, settings):
+  one, three = [train(name, num_towers, **settings) for num_towers in (1, 3)]
+  allowed = max(1e-5, 2 * floor(name, one, **settings))
+  assert largest_difference(one, three) <= allowed
+
+
 @pytest.mark.parametrize('name', ALL)
 def test_a_repository_is_one_tower_on_two_workers(name, tmp_path):
   path = tmp_path / 'trained'

@@ -45,6 +45,7 @@ def train(name: str, num_towers: int, *, factor: float = 1., **settings: Any) ->
       return Trained(losses, initial, small.read_variables(program, session))
 
 
-def floor(name: str, one: Trained) -> float:
+def floor(name: str, one: Trained, **settings: Any) -> float:
   """Returns what the last bits change on one tower."""
-  return max(largest_difference(one, train(name, 1, factor=factor)) for factor in FACTORS)
+  return max(largest_difference(one, train(name, 1, factor=factor, **settings))
+             for factor in FACTORS)
