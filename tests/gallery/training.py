@@ -40,7 +40,8 @@ def largest_difference(one: Trained, other: Trained) -> float:
   assert sorted(one.weights) == sorted(other.weights)
   pairs = [(one.losses, other.losses)] + [
       (value, other.weights[name]) for name, value in one.weights.items()]
-  return max(float(np.max(np.abs(np.subtract(right, left))) / max(1, np.max(np.abs(left))))
+  pairs = [np.float64(pair) for pair in pairs]
+  return max(float(np.max(np.abs(right - left)) / max(1, np.max(np.abs(left))))
              for left, right in pairs if np.size(left))
 
 

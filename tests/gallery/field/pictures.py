@@ -70,6 +70,13 @@ PLANET = types.SimpleNamespace(
     gradient_heads=['image', 'reward'], free_nats=0.1, overshooting_distance=3,
     os_stop_posterior_grad=True,
     loss_scales=dict(image=0.001, reward=1., divergence=1., overshooting=0.5))
+CLOUD = types.SimpleNamespace(
+    xconv_params=[dict(K=4, D=1, P=-1, C=8, links=[]), dict(K=4, D=2, P=8, C=8, links=[]),
+                  dict(K=3, D=2, P=6, C=12, links=[0])],
+    fc_params=[dict(C=8, dropout_rate=0.), dict(C=6, dropout_rate=0.5)], num_class=5,
+    with_X_transformation=True, sorting_method=None, sampling='random', with_global=True)
+MOLGAN = dict(vertexes=5, edges=4, nodes=3, embedding_dim=6, decoder_units=(8, 8),
+              discriminator_units=((8, 6), 8, (8, 6)), batch_discriminator=False)
 SIMCLR = dict(use_tpu=False, image_size=32, train_batch_size=9, train_summary_steps=0,
               proj_out_dim=8, model_dir=tempfile.gettempdir())
 
@@ -450,4 +457,77 @@ def planet():
     goals = net.compute_objectives(after, before, batch, graph, PLANET)
     return tf.add_n([PLANET.loss_scales[goal.name] * (
         goal.value if goal.goal is min else -goal.value) for goal in goals])
+  return model
+
+
+def pointcnn():
+  net, points = load('PointCNN', 'pointcnn_cls', 'pointfly')
+
+  def model(batch, is_training):
+    places, turned, labels = batch
+    places = points.augment(places, turned, 0.01)
+    logits = net.Net(places, None, tf.convert_to_tensor(is_training), CLOUD).logits
+    penalties = tf.get_collection_ref(tf.GraphKeys.REGULARIZATION_LOSSES)
+    penalties[:] = [1e-5 * penalty for penalty in penalties]
+    wanted = tf.tile(labels[:, None], (1, tf.shape(logits)[1]))
+    return tf.reduce_mean(cross_entropy(wanted, logits), 1)
+  return model
+
+
+def mean_of_all(x, axes):
+  """Returns the mean of the rows of all towers."""
+  total, count = tf.reduce_sum(x, axes), tf.reduce_sum(tf.ones_like(x), axes)
+  return towers.all_sum(total) / towers.all_sum(count)
+
+
+@functools.lru_cache(maxsize=None)
+def load_teacher():
+  net, layers = load(
+      'mean-teacher/tensorflow', 'mean_teacher.model', 'mean_teacher.weight_norm')
+  layers.conv2d, net.assert_shape = thin(layers.conv2d, 16), lambda *_: None
+  stand_in, make = types.ModuleType('tensorflow'), net.Model
+  vars(stand_in).update(__getattr__=functools.partial(getattr, layers.tf))
+  layers.tf = stand_in
+  variables = importlib.import_module('tensorflow.python.ops.variables')
+
+  def make_fast():
+    # It is of TensorFlow 1.2, and 1.14 would look for cycles for hours.
+    with mock.patch.object(variables, '_has_cycle', return_value=False):
+      return make()
+  net.Model = make_fast
+  return net, layers
+
+
+def teacher():
+  net, layers = load_teacher()
+  layers.tf.reduce_mean = mean_of_all
+
+  def model(batch, is_training):
+    made = net.Model()
+    return towers.fed({made.images: batch[0], made.labels: batch[1],
+                       made.is_training: is_training}, made.class_costs_1 + made.cons_costs_mt)
+  model.init_from = lambda batch: model(batch, True)
+  return model
+
+
+def load_molgan():
+  net, models, losses = load('MolGAN', 'models.gan', 'models', 'optimizers.gan')
+  make = functools.partial(net.GraphGANModel, decoder=models.decoder_adj,
+                           discriminator=models.encoder_rgcn, **MOLGAN)
+  return make, functools.partial(losses.GraphGANOptimizer, feature_matching=False)
+
+
+def molgan():
+  make, train = load_molgan()
+
+  def model(batch, is_training):
+    def loss(part, name):
+      with learning(part):
+        made = make()
+        losses = train(made)
+      names = made.edges_labels, made.nodes_labels, made.embeddings, made.rewardR, made.rewardF
+      penalty = 10 * losses.grad_penalty if name == 'loss_D' else 0
+      return towers.fed({**dict(zip(names, batch)), made.training: is_training,
+                         made.dropout_rate: 0.1}, getattr(losses, name) + penalty)
+    return loss('discriminator', 'loss_D') + loss('generator', 'loss_G') + loss('value', 'loss_V')
   return model

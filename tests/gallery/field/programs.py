@@ -37,8 +37,8 @@ class Repository(NamedTuple):
   def lines(self) -> int:
     """The lines of its glue, without the three that only the gallery has: def, load, return."""
     source = inspect.getsource(self.glue)
-    for helper in (signals.learning, signals.by_all):
-      if re.search(rf'\b{helper.__name__}[(,]', source):
+    for helper in (signals.learning, signals.by_all, pictures.mean_of_all):
+      if re.search(rf'\b{helper.__name__}\b', source):
         source += inspect.getsource(helper)
     return sum(bool(line.strip()) for line in source.split('\n')) - 3
 
@@ -395,6 +395,48 @@ def films() -> Tuple[Dict[str, np.ndarray]]:
           'reward': draw('normal', 5)},
 
 
+def clouds() -> Tuple[np.ndarray, ...]:
+  """Points, how each cloud is turned, and what it is."""
+  turned = np.eye(3, dtype=np.float32) + 0.1 * draw('normal', 3, 3)
+  return draw('normal', 12, 3), turned, labels(5)
+
+
+def half_labeled() -> Tuple[np.ndarray, ...]:
+  kinds = labels(10)
+  kinds[::3] = -1
+  return draw('normal', 32, 32, 3), kinds
+
+
+def levels() -> Tuple[Any, ...]:
+  """States, what is seen of levels and gained, and what an older agent did and thought."""
+  net, length = tables.load_impala(), 4
+  texts = np.array(['go left', 'run', '', 'find the door'], object)
+  env = net.environments.StepOutput(
+      draw('normal', length), net.environments.StepOutputInfo(
+          draw('normal', length, below=3), draw('integers', length, below=9)),
+      draw('integers', length, below=4) == 0, (
+          np.uint8(draw('integers', length, 16, 16, 3, below=256)),
+          texts[draw('integers', length, below=4)]))
+  state = tf.nn.rnn_cell.LSTMStateTuple(
+      0.1 * draw('normal', 256), 0.1 * draw('normal', 256, below=3))
+  return state, env, net.AgentOutput(draw('integers', length, below=4), draw('normal', length, 4),
+                                     draw('normal', length, below=5))
+
+
+def bonds() -> Tuple[np.ndarray, ...]:
+  """Bonds between atoms, their kinds, noise, and what real and made molecules are worth."""
+  edges = np.triu(draw('integers', 5, 5, below=4), 1)
+  return ((edges + edges.transpose(0, 2, 1)).astype(np.int64),
+          draw('integers', 5, below=3).astype(np.int64), draw('normal', 6), draw('uniform', 1),
+          draw('uniform', 1, below=3))
+
+
+def wishes() -> Tuple[np.ndarray, ...]:
+  """Items, whether they are bought, and for two hops heads, relations and tails around users."""
+  return (draw('integers', below=tables.ITEMS), draw('integers').astype(np.float64), *(
+      draw('integers', tables.VISITS, below=number) for number in (12, 11, 3, 2, 10, 9)))
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -640,4 +682,16 @@ REPOSITORIES: Dict[str, Repository] = {
         lambda: tf.train.GradientDescentOptimizer(0.01)),
     'planet': Repository(
         'google-research/planet', pictures.planet, films, 'draws of `[batch * time * n]`',
-        settings=dict(clip_norm=100.), optimizer=smooth_adam)}
+        settings=dict(clip_norm=100.), optimizer=smooth_adam),
+    'pointcnn': Repository('yangyanli/PointCNN', pictures.pointcnn, clouds,
+                           'penalties that are scaled', settings=SYNC, optimizer=smooth_adam),
+    'teacher': Repository(
+        'CuriousAI/mean-teacher', pictures.teacher, half_labeled,
+        'its own step, initializers that need a batch, means of it', optimizer=smooth_adam),
+    'impala': Repository(
+        'deepmind/scalable_agent', tables.impala, levels, 'a sum over the batch, texts',
+        optimizer=lambda: tf.train.RMSPropOptimizer(0.00048, 0.99, 0., 0.1)),
+    'molgan': Repository('nicola-decao/MolGAN', pictures.molgan, bonds, 'three optimizers inside',
+                         optimizer=lambda: tf.train.GradientDescentOptimizer(1e-3)),
+    'ripple': Repository('hwwang55/RippleNet', tables.ripple, wishes,
+                         'float64, sums over the batch')}

@@ -43,6 +43,9 @@ ATOMS, ENTITIES, RELATIONS = 6, 110, 3
 KGAT = types.SimpleNamespace(
     adj_type='si', adj_uni_type='sum', alg_type='bi', lr=0.01, embed_size=4, kge_size=4,
     layer_size='[4, 3]', regs='[1e-2, 1e-2]', verbose=0)
+RIPPLE = types.SimpleNamespace(
+    dim=4, n_hop=2, kge_weight=0.01, l2_weight=1e-3, lr=0.02, n_memory=VISITS,
+    item_update_mode='plus_transform', using_all_hops=True)
 SCREEN, ALONE = (84, 84), types.SimpleNamespace(Get_size=lambda: 1, Get_rank=lambda: 0)
 MEAN, SPREAD = np.full([*SCREEN, 1], 100.), np.full([*SCREEN, 1], 50.)
 
@@ -329,4 +332,35 @@ def kgat():
     drop = [0.3, 0.3] if is_training else [0., 0.]
     return towers.fed({**dict(zip(names, batch)), made.mess_dropout: drop},
                       made.loss[0] + made.loss2)
+  return model
+
+
+def load_impala():
+  pytest.importorskip('sonnet')
+  return load('scalable_agent', 'experiment')
+
+
+def impala():
+  net = load_impala()
+
+  def model(batch, is_training):
+    found = {}
+    state, *outputs = batch
+    env, acts = tf.nest.map_structure(
+        lambda part: tf.transpose(part, [1, 0, *range(2, part.shape.ndims)]), outputs)
+    with mock.patch('tensorflow.summary.scalar', found.__setitem__):
+      net.build_learner(net.Agent(4), state, env, acts)
+    return found['total_loss'] / tf.cast(tf.shape(acts.action)[1], tf.float32)
+  return model
+
+
+def ripple():
+  net = load('RippleNet/src', 'model')
+
+  def model(batch, is_training):
+    made = net.RippleNet(RIPPLE, ITEMS, RELATIONS)
+    names = (made.items, made.labels, *made.memories_h, *made.memories_r, *made.memories_t)
+    rows = tf.cast(tf.shape(batch[0])[0], tf.float64)
+    penalty = made.l2_loss * towers.all_sum(rows) / rows
+    return towers.fed(dict(zip(names, batch)), made.base_loss + made.kge_loss + penalty)
   return model
