@@ -786,17 +786,25 @@ def moved_by_a_gradient(b, is_training, of=tf.reduce_mean):
   return net(tf.stop_gradient(b['x'] + 5 * gradient))
 
 
+def normalised(b, is_training):
+  """Batch normalisation, of which copies of an example are another in each tower."""
+  images = tf.layers.conv2d(b['x'][:, :, None, None], 5, 1)
+  return ce(dense(tf.nn.relu(tf.layers.flatten(tf.layers.batch_normalization(
+      images, training=is_training, fused=True))), 4, 'd'), b['y'])
+
+
 @pytest.mark.nightly(but=[
-    '22-2-sure_ones', '28-2-full_experts', '28-2-growing_sum', '22-2-cancelling',
+    '22-2-sure_ones', '28-1-normalised', '28-2-full_experts', '28-2-growing_sum', '22-2-cancelling',
     '22-2-raised_by_a_callback', '28-2-by_mean'])
 @pytest.mark.parametrize('model, is_named', [
     (sure_ones, True), (table_of_zeros, True), (full_experts, True), (kept_by_mean_loss, True),
     (weighed_by_count, True), (growing_sum, True), (raised_by_a_callback, True),
-    (cancelling, False), (moved_by_a_gradient, True),
+    (cancelling, False), (normalised, False), (moved_by_a_gradient, True),
     (functools.partial(moved_by_a_gradient, of=tf.reduce_sum), False),
     (functools.partial(sure_ones, whose=lambda own, sure: own), False)],
     ids=['sure_ones', 'table_of_zeros', 'full_experts', 'kept_by_mean_loss', 'weighed_by_count',
-         'growing_sum', 'raised_by_a_callback', 'cancelling', 'by_mean', 'by_sum', 'each_sure_one'])
+         'growing_sum', 'raised_by_a_callback', 'cancelling', 'normalised', 'by_mean', 'by_sum',
+         'each_sure_one'])
 @pytest.mark.parametrize('num_towers', [1, 2])
 @pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
 def test_what_few_rows_hide_at_first_is_named(size, num_towers, model, is_named, caplog, capsys,

@@ -254,7 +254,10 @@ class FedTowers:
     ours, others = [[list(enumerate(share.rows.tolist(), share.first)) for share in side]
                     for side in sides]
     places = sum(ours, [])
-    index = [list(map(places.index, each)) for each in others]
+    waiting: Dict[Any, List[int]] = {}  # Of copies of an example each tower has its own values.
+    for number, place in reversed(list(enumerate(places))):
+      waiting.setdefault(place, []).append(number)
+    index = [[waiting[place].pop() for place in each] for each in others]
     for (kind, name), values in reference.items():
       if kind in ('rows', 'input') or kind == 'returned' and np.ndim(values[0]) > 1:
         rows = np.concatenate(values)
