@@ -23,7 +23,7 @@ from towers.input.feed import Feed, build_batches
 from towers.placement.counters import counted_by, get_global_step
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
-from towers.placement.variables import VariableStore, check_shared, redirect_reads
+from towers.placement.variables import VariableStore, check_shared
 from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
 from towers.staging import run_beside
 from towers.tensorflow_v1 import Operation, Session, Tensor, Variable, tf
@@ -170,8 +170,6 @@ def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: Vari
                                    instead=replicas))
     store.scopes.append(measuring[-1].scope)
     check_shared(before, tf.global_variables(), tower='With is_training False the model')
-    redirect_reads(store.made, replicas,
-                   measuring[-1].find_needed().intersection(recording.list_ops()))
   join_sums(measuring, workers=workers)
   needed = measuring[0].find_needed()
   others = [variable.op.name for variable in tf.trainable_variables()
@@ -226,7 +224,6 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
   with counted_by(snapshots[step.op.name]):
     tower = build_forward(call, batch, recording, index=index, instead=snapshots)
   ops = tower.find_needed().intersection(recording.list_ops())
-  redirect_reads(variables, snapshots, ops)
   _check_read_inside(variables, ops)
   validation = build_validation([tower], feed=feed, is_validating=None, workers=workers)
   return validation._replace(snapshot_op=snapshot_op)

@@ -235,16 +235,39 @@ def averaged(batch, is_training):
                       if weights.name == 'hidden/weights:0'), metrics
 
 
-@pytest.mark.nightly(but=['penalized-settings0', 'penalized-settings4', 'keras_layers-settings2',
-                          'by_gradients-settings3', 'averaged-settings3'])
+def chosen(batch, is_training):
+  """A model that chooses weights by what they are, by the names of their ops, and of a layer."""
+  losses, metrics = small.model(batch, is_training)
+  layer = tf.layers.Dense(1, name='own')
+  losses += tf.square(layer(batch[0])[:, 0])
+  with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+    kernel = tf.get_variable('hidden/weights')
+  weights = [variable for variable in tf.trainable_variables()
+             if variable is kernel or variable.op.name == 'hidden/biases']
+  return losses + tf.add_n(list(map(tf.nn.l2_loss, weights + layer.trainable_weights))), metrics
+
+
+def recurrent(batch, is_training):
+  """A model with a loop, whose scope reads variables once for all that take them."""
+  losses, metrics = small.model(batch, is_training)
+  steps = tf.stack([batch[0], -batch[0], 2 * batch[0]], 1)
+  _, last = tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(3), steps, dtype=tf.float32)
+  return losses + tf.reduce_sum(tf.square(last), 1), metrics
+
+
+@pytest.mark.nightly(but=[
+    'recurrent-settings0', 'recurrent-settings2', 'penalized-settings0', 'penalized-settings4',
+    'keras_layers-settings2', 'by_gradients-settings3', 'averaged-settings3', 'chosen-settings3'])
 @pytest.mark.parametrize('settings', [
     dict(placement='replicated', tower_build='reuse'),
     dict(placement='replicated', tower_build='clone'), dict(validation_tower=True),
     dict(placement='replicated', validation_tower=True),
     dict(frozen='hidden/(bias|weights)')])
 @pytest.mark.parametrize('make_model', [
-    lambda: penalized, keras_layers, lambda: by_gradients, lambda: averaged],
-                         ids=['penalized', 'keras_layers', 'by_gradients', 'averaged'])
+    lambda: penalized, keras_layers, lambda: by_gradients, lambda: averaged, lambda: chosen,
+    lambda: recurrent],
+                         ids=['penalized', 'keras_layers', 'by_gradients', 'averaged', 'chosen',
+                              'recurrent'])
 def test_variables_that_are_not_asked_for_by_name_are_those_of_the_tower(make_model, settings):
   def train(**settings):
     with small.Run(model=make_model(), batch_size=7, validates=True, **settings) as run:

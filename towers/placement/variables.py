@@ -15,8 +15,6 @@ name has no tower in it, so that checkpoints fit any number of towers.
 """
 
 import contextlib
-import copy
-import itertools
 import re
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
@@ -191,49 +189,25 @@ def freeze_variables(patterns: Sequence[str]) -> None:
   trainable[:] = [variable for variable in trainable if variable.op.name not in frozen]
 
 
-def stand_in(
-    store: VariableStore, instead: Dict[str, Variable],
-) -> Tuple[Callable[..., Variable], Callable[..., Variable]]:
-  """Returns a custom getter and a creator that prefer `instead`, by name, to the store's own."""
-  own_names = {other.op.name: name for name, other in instead.items()}
-
-  def replace(variable):
-    if not instead:
-      return variable
-    parts = getattr(variable, '_variable_list', None)
-    if parts is None:
-      other = instead.get(variable.op.name, variable)
-      other._trainable = variable.trainable  # What is not, no tape watches.
-      return other
-    partitioned = copy.copy(variable)
-    partitioned._variable_list = [replace(part) for part in parts]
-    return partitioned
-
+def share_by_name(
+    store: VariableStore) -> Tuple[Callable[..., Variable], Callable[..., Variable]]:
+  """Returns a custom getter and a creator by which all towers share a store's variables."""
   def getter(getter, name, *args, **kwargs):
     if store.makes_all:
       kwargs.update(reuse=tf.AUTO_REUSE)
-    name, value = _without_tower(name, own_names), kwargs.get('initializer')
+    name, value = _without_tower(name), kwargs.get('initializer')
     if name in store.made and value is not None and not callable(value):
       kwargs.update(dtype=store.made[name].dtype.base_dtype)  # The value has decided it.
-    return replace(getter(name, *args, **kwargs))
+    return getter(name, *args, **kwargs)
 
-  def creator(next_creator, **kwargs):
-    return replace(store.creator(next_creator, **kwargs))
-
-  return getter, creator
+  return getter, store.creator
 
 
-def _without_tower(name: str, own_names: Mapping[str, str]) -> str:
-  """Returns the name of a variable: averages are named after tensors, or after stand-ins, of which
-  these are the `own_names` of what they stand for.
+def _without_tower(name: str) -> str:
+  """Returns the name of a variable; tf.train.ExponentialMovingAverage names averages after tensors.
 
-  Within a scope that name is behind the scope's. A model may have a scope `tower_0` too.
+  Within a scope it puts the tensor's name behind that. A model may have a scope `tower_0` too.
   """
-  parts = name.split('/')
-  for begin, end in itertools.combinations(range(len(parts)), 2):
-    own = own_names.get('/'.join(parts[begin:end]))
-    if own:
-      return '/'.join([*parts[:begin], own, *parts[end:]])
   named = re.fullmatch(rf'(.+?/)?({TOWER_SCOPE}.+)/[^/]+/?', name)
   with contextlib.suppress(KeyError):
     if named and tf.get_default_graph().get_operation_by_name(named.group(2)):
@@ -242,21 +216,38 @@ def _without_tower(name: str, own_names: Mapping[str, str]) -> str:
 
 
 def redirect_reads(variables: Mapping[str, Variable], instead: Mapping[str, Variable],
-                   ops: Set[Operation]) -> None:
-  """Lets a tower's ops read those that stand in for variables, by their names.
+                   ops: Sequence[Operation]) -> None:
+  """Lets a tower's ops use, in place of variables, those that stand in for them, by their names.
 
-  Who takes all of tf.trainable_variables(), or a layer that holds its own, asks for none by name.
+  So the model has the variables of all towers, whatever it does with them.
   """
+  graph, known = tf.get_default_graph(), set(ops) if instead else set()
   for name, other in instead.items():
-    handle = variables[name].handle
-    for op in ops.intersection(handle.consumers()):
-      for index, value in enumerate(op.inputs):
-        if value is handle:
-          op._update_input(index, other.handle)
+    [handle] = reached = graph.get_operation_by_name(name).outputs[:]
+    while reached:
+      tensor = reached.pop()
+      for op in known.intersection(tensor.consumers()):
+        if tensor is handle:
+          _replace_input(op, handle, other.handle)
+        op._set_device(other.device)
+        # Into a branch or a loop.
+        reached += [output for output in op.outputs if output.dtype == tf.resource]
+    # A scope with a caching_device, as that of tf.nn.dynamic_rnn, reads a variable once.
+    cached = getattr(variables.get(name), '_cached_value', None)
+    for op in known.intersection(() if cached is None else cached.consumers()):
+      _replace_input(op, cached, other.value())
+  groups = {b'loc:@' + name.encode(): other for name, other in instead.items()}
+  for op in known:
+    for other in filter(None, map(groups.get, op.colocation_groups())):
       op._set_device(other.device)
-      if op.colocation_groups() != [b'loc:@' + op.name.encode()]:  # As of a lookup in a table.
-        op._set_attr('_class', tf.AttrValue(list=tf.AttrValue.ListValue(
-            s=[b'loc:@' + other.op.name.encode()])))
+      op._set_attr('_class', tf.AttrValue(list=tf.AttrValue.ListValue(
+          s=[b'loc:@' + other.op.name.encode()])))
+
+
+def _replace_input(op, tensor, other):
+  for index, value in enumerate(op.inputs):
+    if value is tensor:
+      op._update_input(index, other)
 
 
 @contextlib.contextmanager

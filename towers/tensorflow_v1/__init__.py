@@ -43,7 +43,6 @@ from towers.tensorflow_v1.ops import (
   MAKES_PLACEHOLDERS,
   control_flow_v1,
   dense_where_mixed,
-  differentiating_by,
   loops_keeping,
   naming_layers,
   replaced,

@@ -3,17 +3,14 @@
 import collections
 import contextlib
 import inspect
-import itertools
 import sys
 import threading
 import weakref
-from typing import Any, Callable, ContextManager, Iterator, List, Mapping, Tuple
+from typing import Any, Callable, ContextManager, Iterator, List, Tuple
 
-from tensorflow.python.eager import imperative_grad
 from tensorflow.python.ops import (
     control_flow_ops,
     control_flow_util,
-    custom_gradient,
     gen_array_ops,
     gen_resource_variable_ops,
     gradients_util,
@@ -21,7 +18,7 @@ from tensorflow.python.ops import (
 )
 
 from towers.tensorflow_v1.load import IS_1, tf
-from towers.tensorflow_v1.types import Graph, Operation, Tensor, Variable
+from towers.tensorflow_v1.types import Graph, Operation, Tensor
 
 if IS_1:
   from tensorflow.python.ops import control_flow_ops as control_flow_state
@@ -134,53 +131,6 @@ def dense_where_mixed() -> ContextManager[None]:
     return aggregate(gradients)
 
   return replaced((gradients_util, '_AggregateIndexedSlicesGradients', add_up))
-
-
-def differentiating_by(
-    variables: Callable[[], Mapping[Variable, Variable]]) -> ContextManager[None]:
-  """Lets gradients by these variables be those by what is read in their place too, which
-  `tf.custom_gradient` finds, and averages of either be those of both; a context."""
-  def by_both(differentiate, sources):
-    signature = inspect.signature(differentiate)
-
-    def add_both(*args, **settings):
-      given = signature.bind(*args, **settings).arguments
-      xs = [getattr(x, 'handle', x) for x in tf.nest.flatten(given[sources])]
-      others = {id(variable.handle): other.handle for variable, other in variables().items()}
-      read = [index for index, x in enumerate(xs) if id(x) in others]
-      given[sources] = xs + [others[id(xs[index])] for index in read]
-      if given.get('sources_raw'):  # Of which a tape makes the zeros that it is asked for.
-        given['sources_raw'] = given[sources]
-      found = differentiate(**given)
-      for index, gradient in zip(read, found[len(xs):]):
-        both = [each for each in (found[index], gradient) if each is not None]
-        found[index] = tf.add_n([*map(_as_dense, both)]) if both[1:] else both[0] if both else None
-      return found[:len(xs)]
-
-    return add_both
-
-  averages = tf.train.ExponentialMovingAverage
-  find_average = averages.average
-
-  def find_of_both(self, variable):
-    both = [pair for pair in variables().items() if any(each is variable for each in pair)]
-    found = [find_average(self, each) for each in [variable, *itertools.chain(*both)]]
-    return next((average for average in found if average is not None), None)
-
-  names = [(owner, name, by_both(getattr(owner, name), sources)) for owner, name, sources in (
-      (gradients_util, '_GradientsHelper', 'xs'),
-      (imperative_grad, 'imperative_grad', 'sources'))]
-  if not IS_1:
-    find_by_name = custom_gradient.get_variable_by_name
-
-    def find_other(name):
-      found = [other for other in variables().values() if other.op.name == name]
-      if not found:
-        return find_by_name(name)
-      return found[0] if found[0].trainable else None
-
-    names.append((custom_gradient, 'get_variable_by_name', find_other))
-  return replaced((averages, 'average', find_of_both), *names)
 
 
 def _as_dense(gradient):

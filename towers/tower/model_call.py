@@ -8,7 +8,7 @@ from towers.data.components import naming_errors
 from towers.data.composite import decode_batch
 from towers.graph.postponed import postpone_writes
 from towers.placement import variables
-from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, differentiating_by, replaced, tf
+from towers.tensorflow_v1 import Tensor, Variable, control_flow_v1, tf
 from towers.tower.all_towers import is_own
 from towers.tower.apart import own_collections
 from towers.tower.batch_norm.sync_other_layers import joining_norms
@@ -59,7 +59,7 @@ class ModelCall(NamedTuple):
     store, outer = self.store, tf.get_variable_scope()
     store.begin_tower()
     others = store.replicas.get(index, {}) if instead is None else instead
-    getter, creator = variables.stand_in(store, others)
+    getter, creator = variables.share_by_name(store)
     half: Dict[str, Any] = {}
     if self.precision is not None:
       tensors = cast_inputs(tensors, self.precision.dtype)
@@ -70,11 +70,6 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,
                                                **half))
       contexts.enter_context(tf.variable_creator_scope(creator))
-      contexts.enter_context(replaced(*(  # A model may choose weights by name.
-          (other, '_handle_name', f'{name}:0') for name, other in others.items())))
-      if others:  # As gradients by all of tf.trainable_variables() need it.
-        contexts.enter_context(differentiating_by(lambda: {
-            store.made[name]: other for name, other in others.items() if name in store.made}))
       contexts.enter_context(naming_errors(tensors))
       contexts.enter_context(variables.naming_variables(
           f'Tower {index}' if self.is_training is not False else
@@ -84,11 +79,12 @@ class ModelCall(NamedTuple):
       contexts.enter_context(joining_norms(tensors, scope=scope))
       contexts.enter_context(answering(self.is_training))
       contexts.enter_context(own_collections(store.scopes, store.listed))
-      num_ops = len(tf.get_default_graph().get_operations())
+      graph = tf.get_default_graph()
+      num_ops = len(graph.get_operations())
       returned = call_as_is(self.model, decode_batch(tensors), self.is_training)
       if self.postpones:
-        ops = tf.get_default_graph().get_operations()[num_ops:]
-        self._postpone_writes(ops, returned, tensors)
+        self._postpone_writes(graph.get_operations()[num_ops:], returned, tensors)
+      variables.redirect_reads(store.made, others, graph.get_operations()[num_ops:])
       return returned
 
   def _postpone_writes(self, ops, returned, tensors):

@@ -39,13 +39,13 @@ def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Se
     variables.freeze_variables(frozen)
   else:
     variables.check_shared(before, tf.global_variables(), tower=f'Tower {index}')
-  if index in store.replicas:
-    variables.redirect_reads(store.made, store.replicas[index],
-                             forward.find_needed().intersection(recording.list_ops()))
 
   trainable = store.list_trainable(index)
   num_forward = len(recording.list_ops())
   gradients = differentiate(forward, trainable, recording, call.precision)
+  # The gradient of a function may read variables again.
+  variables.redirect_reads(store.made, store.replicas.get(index, {}),
+                           recording.list_ops()[num_forward:])
   _tie_gradients(call, forward, gradients, recording, num_forward, index)
   recomputed = copy_activations(recompute, forward, gradients, recording=recording,
                                 num_forward=num_forward, warns=index == 0)
