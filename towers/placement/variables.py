@@ -234,8 +234,10 @@ def redirect_reads(variables: Mapping[str, Variable], instead: Mapping[str, Vari
         reached += [output for output in op.outputs if output.dtype == tf.resource]
     # A scope with a caching_device, as that of tf.nn.dynamic_rnn, reads a variable once.
     cached = getattr(variables.get(name), '_cached_value', None)
-    for op in known.intersection(() if cached is None else cached.consumers()):
-      _replace_input(op, cached, other.value())
+    readers = known.intersection(() if cached is None else cached.consumers())
+    value = other.value() if readers else None
+    for op in readers:
+      _replace_input(op, cached, value)
   groups = {b'loc:@' + name.encode(): other for name, other in instead.items()}
   for op in known:
     for other in filter(None, map(groups.get, op.colocation_groups())):

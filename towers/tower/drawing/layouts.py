@@ -333,8 +333,7 @@ def _copy_met(draws, batch, known) -> Dict[str, Tensor]:
           for index, size in enumerate(sizes)]} for num_rows in (_ROWS, _ROWS + 1))
       found = _infer_shapes(outputs, given, batch.num_rows)
       # A single row may be that of all examples.
-      if found and sizes[axis] != 1 and not _infer_shapes(
-          outputs, more, batch.num_rows):
+      if found and sizes[axis] != 1 and not _infer_shapes(outputs, more, batch.num_rows):
         fits.append((given, found))
     if len(fits) == 1:  # A reshape before may take either axis for that of the rows.
       [(given, found)] = fits
