@@ -109,7 +109,7 @@ def build_bare(kind: str, data_dir: str) -> Any:
 
   It augments with TensorFlow's stateful random ops.
   """
-  from towers.tensorflow_v1 import plain_data_options, tf
+  from towers.tensorflow_v1 import data_sets, tf
   from towers_data.windows import NUM_DRAWS, choose_random_windows
 
   def parse_photo(record, window):
@@ -145,7 +145,7 @@ def build_bare(kind: str, data_dir: str) -> Any:
     records = tf.data.Dataset.zip((records, tf.data.Dataset.from_tensor_slices(windows).repeat()))
   examples = records.map(parse_photo if is_photo else parse_cifar, num_parallel_calls=count_cores())
   batches = examples.batch(BATCH_SIZE if is_photo else CIFAR_BATCH_SIZE).prefetch(2)
-  iterator = tf.data.make_initializable_iterator(batches.with_options(plain_data_options()))
+  iterator = tf.data.make_initializable_iterator(data_sets.plain(batches))
   images, labels = iterator.get_next()
   return iterator.initializer, tf.group(images, labels)
 

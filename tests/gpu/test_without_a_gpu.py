@@ -21,7 +21,8 @@ from towers.tensorflow_v1 import tf
 def test_each_program_is_built_for_a_gpu(settings, monkeypatch):
   asked = []
   monkeypatch.setattr(devices, 'count_gpus', lambda: 1)
-  monkeypatch.setattr(devices, 'set_gpu_memory', lambda **memory: asked.append(memory['limits']))
+  monkeypatch.setattr(devices.native, 'set_gpu_memory',
+                      lambda **memory: asked.append(memory['limits']))
   for num_towers in (1, 2):
     with tf.Graph().as_default():
       program = build_program(dict(test_gpu.share_gpu(num_towers, 'gpu'), **settings))

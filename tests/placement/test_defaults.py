@@ -33,7 +33,7 @@ def build(num_gpus, **settings):
     (4, dict(variables='balanced'), 'balanced', 'variables: balanced, as asked for'),
     (0, dict(num_towers=3), 'host', 'variables: host, whose memory CPU devices share')])
 def test_variables_live_where_the_towers_stand(num_gpus, settings, kind, told, monkeypatch):
-  monkeypatch.setattr('towers.placement.devices.set_gpu_memory', lambda **_: None)
+  monkeypatch.setattr('towers.tensorflow_v1.devices.set_gpu_memory', lambda **_: None)
   with tf.Graph().as_default():
     program = build(num_gpus, **settings)
     assert program.settings['variables'] == kind

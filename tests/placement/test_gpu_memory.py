@@ -12,7 +12,7 @@ from towers.placement.collectives import choose_collective
 from towers.placement.devices import build_session_config
 from towers.placement.gpu_memory import GpuMemory
 from towers.settings.config import Config
-from towers.tensorflow_v1 import set_gpu_memory, tf
+from towers.tensorflow_v1 import tf
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def asked(monkeypatch):
   """Lets TensorFlow see two GPUs; returns what eager mode is asked for."""
   calls = []
   monkeypatch.setattr(devices, 'count_gpus', lambda: 2)
-  monkeypatch.setattr(devices, 'set_gpu_memory', lambda **asked: calls.append(asked))
+  monkeypatch.setattr(devices.native, 'set_gpu_memory', lambda **asked: calls.append(asked))
   return calls
 
 
@@ -96,7 +96,7 @@ def test_memory_that_is_taken_otherwise_is_refused(monkeypatch):
     raise RuntimeError('Virtual devices cannot be modified after being initialized')
 
   monkeypatch.setattr(devices, 'count_gpus', lambda: 1)
-  monkeypatch.setattr(devices, 'set_gpu_memory', fail)
+  monkeypatch.setattr(devices.native, 'set_gpu_memory', fail)
   with pytest.raises(UsageError, match='too late.*cannot be modified.*process of its own'):
     devices.build_devices(1, 'gpu', gpu_memory='growth')
 
@@ -115,7 +115,7 @@ def test_eager_mode_is_asked_before_it_makes_its_devices(asked_for, expected, mo
   monkeypatch.setattr(public, 'set_memory_growth', lambda *given: calls.append(given))
   monkeypatch.setattr(public, 'set_virtual_device_configuration', lambda gpu, limits: calls.append(
       (gpu, [limit.memory_limit for limit in limits])))
-  set_gpu_memory(**{**dict(growth=False, fraction=None, limits=[]), **asked_for})
+  devices.native.set_gpu_memory(**{**dict(growth=False, fraction=None, limits=[]), **asked_for})
   if eager._config:
     calls.append(eager._config.gpu_options.per_process_gpu_memory_fraction)
   assert calls == expected

@@ -57,7 +57,7 @@ import os, sys
 os.environ['TF_XLA_FLAGS'] = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
 import numpy as np
 import towers
-from towers.tensorflow_v1 import count_compiled, tf
+from towers.tensorflow_v1 import compiled_cache, tf
 from tests.harness import small
 from towers.tower.batch_norm.layer import batch_norm
 
@@ -76,7 +76,7 @@ counts = []
 
 class Count(towers.Callback):
   def on_step(self, run):
-    counts.append(count_compiled())
+    counts.append(compiled_cache.count_compiled())
 
 num_towers, mode, layers, validates = int(sys.argv[1]), *sys.argv[2:4], sys.argv[4] == 'switch'
 program = towers.Program(
@@ -140,7 +140,7 @@ import os
 os.environ['TF_XLA_FLAGS'] = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
 import towers.placement.host
 towers.placement.host.is_gpu = lambda device: True
-from towers.tensorflow_v1 import count_compiled, tf
+from towers.tensorflow_v1 import compiled_cache, tf
 import towers
 from tests.harness import small
 from towers.tower.batch_norm import layer
@@ -158,7 +158,7 @@ def build(num_towers):
       optimizer=tf.train.MomentumOptimizer(0.1, 0.9), last_batch='carry')
 
 with tf.Graph().as_default(), build(2).session():
-  print('before', count_compiled())
+  print('before', compiled_cache.count_compiled())
 config, metadata = tf.ConfigProto(), tf.RunMetadata()
 config.graph_options.rewrite_options.remapping = 2
 program = build(1)

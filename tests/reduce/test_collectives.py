@@ -14,7 +14,8 @@ from towers.graph.walk import find_needed
 from towers.placement.collectives import choose_collective, sum_packed
 from towers.placement.devices import build_devices, build_session_config
 from towers.placement.workers import Workers, sum_over_workers
-from towers.tensorflow_v1 import SUMS_16_BITS, tf
+from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1.collectives import SUMS_16_BITS
 from towers.training.reporting.describe import describe_all_reduce
 
 

@@ -11,7 +11,8 @@ from tests.reduce.test_rows import LARGE, assert_same_rows_moved, make_model
 from tests.reduce.test_workers import make_cluster, take_what_is_not_finite
 from towers.base.usage_error import UsageError
 from towers.placement.collectives import choose_wire
-from towers.tensorflow_v1 import SUMS_16_BITS, tf
+from towers.tensorflow_v1 import tf
+from towers.tensorflow_v1.collectives import SUMS_16_BITS
 from towers.training.reporting.describe import describe_all_reduce
 
 needs_16_bits = pytest.mark.skipif(not SUMS_16_BITS, reason='TensorFlow 1.14 sums no 16 bits')

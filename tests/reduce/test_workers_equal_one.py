@@ -12,7 +12,7 @@ from tests.harness import small
 from tests.harness.covering import cover
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.reduce.test_rows import LARGE, SMALL, make_model
-from towers.tensorflow_v1 import SUMS_16_BITS
+from towers.tensorflow_v1.collectives import SUMS_16_BITS
 
 NUM_STEPS = 5
 ROWS = {'few rows': make_model(SMALL), 'many rows': make_model(LARGE),

@@ -18,7 +18,7 @@ Validation always takes images as they are, or their middle.
 
 from typing import Any, Callable
 
-from towers.base.later import as_written, flatten_element, tf
+from towers.base.later import as_written, data_sets, tf
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.components import naming_errors
 from towers.data.dataset_ops import no_python_draws
@@ -133,7 +133,7 @@ def _call_checked(function, example, draws, name, *, rows):
       raise UsageError(f'{name}: {op.name} ({op.type}) draws by a state of its own in a function '
                        'of towers.augmented, which would be other numbers on other towers and '
                        'after a resume: draw by draws.uniform, .normal, .integer, .crop or .flip.')
-  for index, part in enumerate(flatten_element(changed) if rows.ndims else ()):
+  for index, part in enumerate(data_sets.flatten_element(changed) if rows.ndims else ()):
     shape = tf.convert_to_tensor(part).shape
     if isinstance(part, list) or not shape[:1].is_compatible_with(rows):
       raise UsageError(f'{who} returned the shape {shape} as component {index} of a batch of '

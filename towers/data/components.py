@@ -10,7 +10,7 @@ from typing import Any, Iterator, NamedTuple, Tuple
 
 import numpy as np
 
-from towers.base.later import flatten_element, tf
+from towers.base.later import data_sets, tf
 from towers.base.usage_error import UsageError, find_own_line
 from towers.data.composite import find_paths, find_rows
 
@@ -74,7 +74,7 @@ class Components(NamedTuple):
     The error's message ends with `fix`, what to do about it.
     """
     tensors = [self._hold(part, tensor, fix)
-               for part, tensor in zip(self.parts, flatten_element(example))]
+               for part, tensor in zip(self.parts, data_sets.flatten_element(example))]
     return tf.nest.pack_sequence_as(self.structure, tensors)
 
   def _hold(self, part, tensor, fix):

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Tuple
 
 import numpy as np
 
-from towers.base.later import find_last_op, get_constant, tf
+from towers.base.later import data_sets, tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 
@@ -35,7 +35,7 @@ def check_ops(dataset: Any, name: str) -> None:
     UsageError: it is; names all of these and what to leave out.
   """
   from towers.graph.walk import find_needed
-  fixes, last_op = [], find_last_op(dataset)
+  fixes, last_op = [], data_sets.find_last_op(dataset)
   if any(_keeps_batches(dataset, op) for op in _walk(last_op)):
     fixes.append('it is batched, and the program makes its own batches: leave .batch() out, or '
                  'end with .apply(tf.data.experimental.unbatch())')
@@ -65,7 +65,7 @@ def check_draws(dataset: Any, name: str) -> None:
   """
   from towers.graph.walk import find_needed, walk_called
   from towers.placement.randomness import is_random
-  for op in find_needed([find_last_op(dataset)]):
+  for op in find_needed([data_sets.find_last_op(dataset)]):
     for _, node in walk_called(op.graph, op.node_def):
       if is_random(node):
         fix = ('give arrays or records to towers.mixed(examples, by=labels), which takes classes '
@@ -121,7 +121,7 @@ def _is_endless(op: Any) -> bool:
   """Returns whether a data set has no end, as far as its ops outside of functions tell."""
   kind, ends = _kind(op.type), [_is_endless(source) for source in _list_sources(op)]
   if kind in ('Repeat', 'ShuffleAndRepeat', 'Take'):
-    is_all = (get_constant(list(op.inputs)[4 if 'Shuffle' in kind else 1]) or 0) < 0
+    is_all = (data_sets.get_constant(list(op.inputs)[4 if 'Shuffle' in kind else 1]) or 0) < 0
     return (is_all and ends[0]) if kind == 'Take' else is_all or ends[0]
   return kind == 'Random' or kind != 'TakeWhile' and bool(ends) and (
       all if kind == 'Zip' else any)(ends)
@@ -130,7 +130,7 @@ def _is_endless(op: Any) -> bool:
 def _drops_examples(op: Any) -> bool:
   """Returns whether an op makes batches, and drops the last elements that fill none."""
   return _kind(op.type) in _BATCHES and not _is_endless(op) and (
-      get_constant(list(op.inputs)[-1]) is True)
+      data_sets.get_constant(list(op.inputs)[-1]) is True)
 
 
 def _keeps_batches(dataset: Any, op: Any) -> bool:
@@ -138,7 +138,7 @@ def _keeps_batches(dataset: Any, op: Any) -> bool:
   from towers.graph.walk import walk_called
   kind, size = _kind(op.type), None
   if kind in _BATCHES:
-    size = get_constant(list(op.inputs)[-3 if kind == 'MapAndBatch' else 1])
+    size = data_sets.get_constant(list(op.inputs)[-3 if kind == 'MapAndBatch' else 1])
   else:
     inner = {_kind(node.op) for _, node in walk_called(op.graph, op.node_def)}
     if kind not in _BY_FUNCTION or inner.isdisjoint(_BATCHES) or inner & {'Unbatch', 'Window'}:
@@ -152,7 +152,7 @@ def _is_random(op: Any) -> bool:
   """Returns whether a shuffling op gives another order at each pass, or in each run."""
   if 'reshuffle_each_iteration' not in op.node_def.attr or op.get_attr('reshuffle_each_iteration'):
     return True
-  return [get_constant(seed) for seed in op.inputs[2:4]] == [0, 0]
+  return [data_sets.get_constant(seed) for seed in op.inputs[2:4]] == [0, 0]
 
 
 def find_parsing(dataset: Any) -> Tuple[str, bool]:
@@ -162,7 +162,7 @@ def find_parsing(dataset: Any) -> Tuple[str, bool]:
   may quote parts of it.
   """
   from towers.graph.walk import find_called, walk_called
-  op: Any = find_last_op(dataset)
+  op: Any = data_sets.find_last_op(dataset)
   inner = [node for _, node in walk_called(op.graph, op.node_def)]
   kinds = [kind for name in find_called(op.graph, op.node_def)
            for kind in _find_kinds(op.graph._get_function(name).definition)]

@@ -16,17 +16,7 @@ from typing import Any, Callable, Iterator, Optional
 import numpy as np
 
 from towers.base.json_files import read_sealed, write_sealed
-from towers.base.later import (
-  as_written,
-  copy_dataset,
-  find_last_op,
-  get_constant,
-  is_dataset,
-  plain_data_options,
-  private_session,
-  tf,
-  unbatch,
-)
+from towers.base.later import as_written, data_sets, private_session, tf
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, check_parameters
@@ -75,7 +65,7 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
       raise UsageError(f'{name}: {setting} is {value}; give at least {least}.')
 
   def copy() -> Any:
-    return copy_dataset(dataset) if _is_made(dataset, name) else _call(dataset, name)
+    return data_sets.copy_dataset(dataset) if _is_made(dataset, name) else _call(dataset, name)
 
   with tf.Graph().as_default():
     made = copy()
@@ -167,7 +157,7 @@ def _make(dataset: Any, name: str) -> Any:
   with tf.init_scope(), tf.device('/cpu:0'):
     if not _is_made(dataset, name):
       return _call(dataset, name)
-    last_op = find_last_op(dataset)
+    last_op = data_sets.find_last_op(dataset)
     if last_op is None or last_op.graph is not tf.get_default_graph():
       raise UsageError(f'{name}: the data set was made in another graph than the program: make it '
                        f'in the same one, or give a function that makes it, {_AS_FUNCTION}.')
@@ -177,12 +167,12 @@ def _make(dataset: Any, name: str) -> Any:
 def _is_made(dataset: Any, name: str) -> bool:
   """Returns whether this is a data set, and not a function that makes one."""
   from towers.graph.walk import find_needed
-  if not is_dataset(dataset):
+  if not data_sets.is_dataset(dataset):
     if not callable(dataset):
       raise UsageError(f'{name}: from_dataset takes a tf.data.Dataset, or a function without '
                        f'arguments that makes one, and not a {type(dataset).__name__}.')
     return False
-  op = find_last_op(dataset)
+  op = data_sets.find_last_op(dataset)
   if op is None:
     raise UsageError(f'{name}: the data set was made in eager mode, and programs are graphs: give '
                      f'a function that makes it, {_AS_FUNCTION}.')
@@ -198,10 +188,10 @@ def _call(function: Callable[[], Any], name: str) -> Any:
                    fix='let it make the data set by itself')
   with naming_errors((), f'{name}: the function given to from_dataset'):
     made = function()
-  if not is_dataset(made):
+  if not data_sets.is_dataset(made):
     raise UsageError(f'{name}: the function given to from_dataset returns a {type(made).__name__}; '
                      'it must return a tf.data.Dataset, without an iterator.')
-  last_op = find_last_op(made)
+  last_op = data_sets.find_last_op(made)
   if last_op is not None and last_op.graph is not tf.get_default_graph():
     raise UsageError(f'{name}: the function given to from_dataset goes on from a data set that was '
                      'made outside of it, in another graph: make that inside too.')
@@ -221,7 +211,7 @@ def _find_size(dataset: Any, name: str) -> int:
 
 def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
   """Yields the elements of a data set of the default graph."""
-  iterator = tf.data.make_initializable_iterator(dataset.with_options(plain_data_options()))
+  iterator = tf.data.make_initializable_iterator(data_sets.plain(dataset))
   element = iterator.get_next()
   with private_session(tf.get_default_graph()) as session:
     session.run(iterator.initializer)
@@ -304,8 +294,9 @@ def _keeps_a_file(dataset: Any) -> bool:
   element to past the last one, which those of a program never ask for.
   """
   from towers.graph.walk import find_needed
-  files = [get_constant(op.inputs[1]) for op in find_needed([find_last_op(dataset)])
-           if op.type.startswith('CacheDataset')]
+  caches = [op for op in find_needed([data_sets.find_last_op(dataset)])
+            if op.type.startswith('CacheDataset')]
+  files = [data_sets.get_constant(op.inputs[1]) for op in caches]
   return any(file and not os.path.exists(os.fsdecode(file) + '.index') for file in files)
 
 
@@ -345,5 +336,5 @@ def _end_after(dataset: Any, count: int, components: Components) -> Any:
         lambda *element: tuple(map(tf.io.serialize_tensor, tf.nest.flatten(element)))))
   begins = tf.data.Dataset.range(0, count + size, size)
   chunks = tf.data.Dataset.zip((begins, dataset.take(count + 1).batch(size)))
-  checked = unbatch(chunks.map(as_written(check)))
+  checked = data_sets.unbatch(chunks.map(as_written(check)))
   return checked if read.are_static else checked.map(as_written(read.parse))

@@ -21,7 +21,7 @@ from towers.data.composite import encode_dataset
 from towers.data.examples import Examples
 from towers.input.cut import batch_elements, check_ranks
 from towers.input.plan import Plan, Shard, Span
-from towers.tensorflow_v1 import as_written, tf, unbatch
+from towers.tensorflow_v1 import as_written, data_sets, tf
 
 _BLOCK = 4096  # Indices that are ordered at a time: few cost as much as a thousand.
 _ENDLESS = 2 ** 62
@@ -126,7 +126,7 @@ def _order_indices(examples, plan, shard, taken, start, *, seed, most):
     return indices
 
   # An epoch of which a run has resumed in the middle has fewer, and empty blocks at its end.
-  return unbatch(tf.data.Dataset.range(0, most, size).map(as_written(order_block)))
+  return data_sets.unbatch(tf.data.Dataset.range(0, most, size).map(as_written(order_block)))
 
 
 def _order_elements(elements, examples, plan, shard, span, *, seed):
@@ -153,12 +153,13 @@ def _take_places(elements, shard, place):
     begin = (shard.position - place) % shard.num_shards
     return elements if shard.num_shards == 1 else elements.shard(shard.num_shards, begin)
 
-  def find_own(place):
-    places = place + tf.range(_BLOCK, dtype=tf.int64)
+  def find_own(first):
+    places = first + tf.range(_BLOCK, dtype=tf.int64)
     return tf.equal(shard.number_of(places), shard.position)
 
   # A filter that returns what it gets calls no function, which would cost as much as an element.
-  are_own = unbatch(tf.data.Dataset.range(place, _ENDLESS, _BLOCK).map(as_written(find_own)))
+  places = tf.data.Dataset.range(place, _ENDLESS, _BLOCK)
+  are_own = data_sets.unbatch(places.map(as_written(find_own)))
   own = tf.data.Dataset.zip((elements, are_own)).filter(as_written(lambda _, is_own: is_own))
   return own.map(as_written(lambda element, _: element))
 

@@ -49,7 +49,7 @@ def parse_batches(batches: Any, examples: Examples, arrays: List[Any], *, num_ro
     batches = batches.map(function, num_parallel_calls=min(parallel_calls, _PARALLEL_BATCHES))
   if num_ahead:
     batches = batches.prefetch(num_ahead)
-  return (batches.with_options(data_sets.plain_data_options()), operator.methodcaller('get_next'))
+  return data_sets.plain(batches), operator.methodcaller('get_next')
 
 
 def _gather_small(batches, function, row_bytes, num_ahead):
@@ -60,4 +60,4 @@ def _gather_small(batches, function, row_bytes, num_ahead):
   batches = data_sets.map_by_reader(batches, function).prefetch(num_ahead)
   if at_once > 1:
     batches = data_sets.unbatch(batches)
-  return data_sets.with_own_thread(batches.with_options(data_sets.plain_data_options()))
+  return data_sets.with_own_thread(data_sets.plain(batches))

@@ -27,16 +27,7 @@ from towers.base.usage_error import UsageError, check_choice
 from towers.graph.ordered_sum import add_all
 from towers.placement.host import is_gpu
 from towers.placement.packing import pack, plan_packs, unpack
-from towers.tensorflow_v1 import (
-  SUMS_16_BITS,
-  DType,
-  Operation,
-  Tensor,
-  all_reduce,
-  all_reduce_one_of,
-  broadcast,
-  tf,
-)
+from towers.tensorflow_v1 import DType, Operation, Tensor, collectives, tf
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
 WIRES = ('float32', 'float16', 'bfloat16')
@@ -90,7 +81,7 @@ def choose_wire(wire: str, *, num_workers: int) -> Optional[DType]:
   One worker sends nothing, whatever the wire: a run may go on with fewer workers.
   """
   check_choice('wire', wire, WIRES)
-  if wire != 'float32' and not SUMS_16_BITS:
+  if wire != 'float32' and not collectives.SUMS_16_BITS:
     raise UsageError(f'wire={wire}, which TensorFlow {tf.__version__} cannot sum between '
                      'workers: use wire=float32, or TensorFlow 2.x.')
   return None if wire == 'float32' or num_workers == 1 else tf.as_dtype(wire)
@@ -165,7 +156,7 @@ def _sum_of_towers(shares, devices, **ring):
   totals = []
   for share, device in zip(shares, devices):
     with tf.device(device):
-      totals.append(all_reduce(share, group_key=_TOWERS + len(devices), **ring))
+      totals.append(collectives.all_reduce(share, group_key=_TOWERS + len(devices), **ring))
   # A collective that runs alone hangs: whatever needs one of them runs all.
   with tf.device(devices[0]), tf.control_dependencies([total.op for total in totals[1:]]):
     totals[0] = tf.identity(totals[0])
@@ -177,7 +168,7 @@ def _sum_of_workers(shares, home, wire, **ring):
   with tf.device(home):
     share = add_all(shares)
     sent = share if wire is None else tf.cast(share, wire)
-    total = all_reduce(sent, group_key=_WORKERS + _code_of(home), **ring)
+    total = collectives.all_reduce(sent, group_key=_WORKERS + _code_of(home), **ring)
     return total if wire is None else tf.cast(total, share.dtype)
 
 
@@ -212,13 +203,13 @@ def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
   """
   _check_dtype(value)
   value, group = join_group(value, num_workers, 'sum of one of several', num_shapes)
-  return all_reduce_one_of(value, shape_index=shape_index, **group)
+  return collectives.all_reduce_one_of(value, shape_index=shape_index, **group)
 
 
 def broadcast_value(value: Tensor, *, num_workers: int, is_source: bool) -> Tensor:
   """Returns the source's value on each worker; others give any tensor of its shape and dtype."""
   value, group = join_group(value, num_workers, 'hand out')
-  return broadcast(value if is_source else None, value, **group)
+  return collectives.broadcast(value if is_source else None, value, **group)
 
 
 def join_group(value: Tensor, num_workers: int, what: str,

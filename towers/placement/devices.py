@@ -12,14 +12,8 @@ from towers.base.usage_error import UsageError, check_choice
 from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
 from towers.placement.workers import ALONE, Workers
 from towers.placement.xla import compiles_by_default
-from towers.tensorflow_v1 import (
-  SPINNING_HINDERS,
-  compiles_on_cpus,
-  give_sessions_threads,
-  keep_memory,
-  set_gpu_memory,
-  tf,
-)
+from towers.tensorflow_v1 import devices as native
+from towers.tensorflow_v1 import tf
 
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
 GRAPH_REWRITERS = ('auto', 'on', 'off')
@@ -90,14 +84,14 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
                        '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with '
                        'device=cpu.')
     try:
-      set_gpu_memory(growth=memory.growth, fraction=memory.fraction, limits=memory.limits)
+      native.set_gpu_memory(growth=memory.growth, fraction=memory.fraction, limits=memory.limits)
     except RuntimeError as error:
       raise UsageError(
           'gpu_memory and logical_gpus come too late, since this process uses its GPUs already: '
           f'{error}. Build this program in a process of its own.') from error
     return Devices('GPU', [f'/device:GPU:{tower}' for tower in range(num_towers)], '', memory)
 
-  give_sessions_threads()
+  native.give_sessions_threads()
   towers = 'tower stands' if num_towers == 1 else f'{num_towers} towers stand'
   notice = '' if kind == 'cpu' else (f'no GPU is visible to TensorFlow {tf.__version__}: the '
                                      f'{towers} on virtual CPU devices')
@@ -176,11 +170,11 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
     config.device_count['CPU'] = num_towers
     # Before it sleeps, an idle thread spins on a core that another worker or the input could use.
     config.experimental.disable_thread_spinning = (
-        (SPINNING_HINDERS and needs_threads) or workers.num_workers > 1)
+        (native.SPINNING_HINDERS and needs_threads) or workers.num_workers > 1)
     if not is_small:
-      keep_memory()
+      native.keep_memory()
   if graph_rewriter == 'off' or (
-      graph_rewriter == 'auto' and not on_gpus and not compiles_on_cpus()):
+      graph_rewriter == 'auto' and not on_gpus and not native.compiles_on_cpus()):
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     # Its older part folds constants and merges equal ops. It saves a twentieth of a step of a
     # linear model, and takes 25 microseconds for each op before the first step.

@@ -14,7 +14,7 @@ import numpy as np
 
 from towers.placement.collectives import join_group
 from towers.placement.host import HOST
-from towers.tensorflow_v1 import Session, Tensor, all_reduce, tf
+from towers.tensorflow_v1 import Session, Tensor, collectives, tf
 
 _PIECE = 2 ** 16  # Numbers that cross at a time.
 
@@ -33,7 +33,7 @@ def sum_over_workers(value: Tensor, workers: Workers) -> Tensor:
   if workers.num_workers == 1:
     return value
   value, group = join_group(value, workers.num_workers, 'sum of workers')
-  return all_reduce(value, kind='ring', **group)
+  return collectives.all_reduce(value, kind='ring', **group)
 
 
 def build_sum_of_numbers(size: int,

@@ -32,8 +32,8 @@ def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
 def compiles(kind: str, precision: str) -> bool:
   """Returns whether XLA compiles on devices of this kind, asked for or by default."""
   if kind == 'CPU':
-    from towers.tensorflow_v1 import compiles_on_cpus
-    return compiles_on_cpus()
+    from towers.tensorflow_v1 import devices
+    return devices.compiles_on_cpus()
   asked = re.search(rf'{_AUTO_JIT}=(?!-|0)', os.environ.get(_FLAGS, ''))
   return bool(asked) or compiles_by_default(kind, precision)
 

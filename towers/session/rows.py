@@ -14,7 +14,7 @@ from towers.input.parse import is_gathered
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.settings.arguments import check_examples, describe
-from towers.tensorflow_v1 import is_dataset, private_session, tf
+from towers.tensorflow_v1 import data_sets, private_session, tf
 
 
 class Rows(NamedTuple):
@@ -102,7 +102,7 @@ def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
         list(map(np.asarray, tf.nest.flatten(batch)))
         for batch in itertools.chain([first], given)), may_vary=True)
     return
-  if is_dataset(given) or isinstance(given, (DataSet, Examples)) or callable(given):
+  if data_sets.is_dataset(given) or isinstance(given, (DataSet, Examples)) or callable(given):
     check_examples('examples', given)
   examples = given if isinstance(given, Examples) else from_arrays(given)
   gather = examples.parse_batch

@@ -16,7 +16,7 @@ from towers.base.usage_error import UsageError, check_parameters
 from towers.data.examples import ENDLESS, DataSet, Examples, Mixture
 from towers.settings.program_settings import ProgramSettings
 from towers.settings.table import GROUPS, SETTINGS, arguments_of, find_meant
-from towers.tensorflow_v1 import Optimizer, is_dataset
+from towers.tensorflow_v1 import Optimizer, data_sets
 from towers.update.groups import by_pattern
 from towers.update.optimizer_function import takes_gradients
 
@@ -129,7 +129,7 @@ def check_examples(name: str, given: Any) -> None:
     return
   if isinstance(given, DataSet):
     line = f"{name}=data_set.{'train' if name == 'train' else 'validation'}"
-  elif is_dataset(given):
+  elif data_sets.is_dataset(given):
     line = f'{name}=towers.from_dataset(make), where make is a function that returns the data set'
   elif isinstance(given, (tuple, list)) and 1 < len(given) <= 4:
     line = f"{name}=towers.from_arrays({', '.join(['images', 'labels', 'c', 'd'][:len(given)])})"

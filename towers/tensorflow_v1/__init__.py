@@ -2,36 +2,19 @@
 
   from towers.tensorflow_v1 import StagingArea, Tensor, tf
 
-Only this folder imports TensorFlow, so all differences between the two targets are here.
+Only this folder imports TensorFlow, so all differences between the two targets are here. What one
+file alone takes it takes from a module, as `data_sets.unbatch`.
 """
 
 # Before all others, which import parts of TensorFlow.
 from towers.tensorflow_v1.load import StagingArea, load_keras, tf
 
 # isort: split
+from towers.tensorflow_v1 import collectives, compiled_cache, data_sets, devices
 from towers.tensorflow_v1.call import Call
-from towers.tensorflow_v1.collectives import SUMS_16_BITS, all_reduce, all_reduce_one_of, broadcast
-from towers.tensorflow_v1.compiled_cache import count_compiled
-from towers.tensorflow_v1.data_sets import (
-    as_written,
-    copy_dataset,
-    find_last_op,
-    flatten_element,
-    get_constant,
-    get_next_by_reader,
-    is_dataset,
-    map_by_reader,
-    plain_data_options,
-    unbatch,
-    with_own_thread,
-)
+from towers.tensorflow_v1.data_sets import as_written
 from towers.tensorflow_v1.devices import (
-    SPINNING_HINDERS,
-    compiles_on_cpus,
     get_compute_capabilities,
-    give_sessions_threads,
-    keep_memory,
-    set_gpu_memory,
     uncompiled,
     use_deterministic_kernels,
     use_tf32,

@@ -71,8 +71,8 @@ def with_own_thread(dataset: Dataset) -> Dataset:
   return dataset.with_options(options)
 
 
-def plain_data_options() -> Any:
-  """Returns `tf.data.Options` with which a pipeline runs as written.
+def plain(dataset: Dataset) -> Dataset:
+  """Returns the data set as a pipeline that runs as written.
 
   By default tf.data rewrites the pipeline when it starts, and copies all arrays into a graph for
   that. On 2.x it also tunes each iterator with a thread that can sleep through its own end: closing
@@ -84,7 +84,7 @@ def plain_data_options() -> Any:
     options.autotune.enabled = False
   else:
     options.experimental_optimization.autotune = False
-  return options
+  return dataset.with_options(options)
 
 
 def is_dataset(value: Any) -> bool:

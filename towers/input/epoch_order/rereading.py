@@ -19,7 +19,7 @@ from towers.data.dataset_ops import read_states
 from towers.data.digest import to_int64
 from towers.data.examples import ENDLESS, Examples
 from towers.process.threads import start_thread
-from towers.tensorflow_v1 import RUN_ERRORS, plain_data_options, private_session, tf
+from towers.tensorflow_v1 import RUN_ERRORS, data_sets, private_session, tf
 
 # What is read again, whichever ends first: a start takes no longer, however slow the source is.
 _MOST_READ = 16
@@ -101,7 +101,7 @@ def _read_twice(examples: Examples, *, are_made_twice: bool) -> Tuple[Optional[i
     states = read_states()
     try:
       first, second = [
-          encode_dataset(copy(*fed), examples.name).with_options(plain_data_options())
+          data_sets.plain(encode_dataset(copy(*fed), examples.name))
           for _ in range(2)]
     except Exception:  # It needs the program's graph, where an error of its own is raised too.
       return None, None

@@ -6,7 +6,7 @@ from typing import Any, Dict
 import numpy as np
 
 from towers.base.files import write_whole
-from towers.base.later import count_compiled, tf
+from towers.base.later import compiled_cache, tf
 from towers.base.reason import find_reason, is_about_room
 from towers.process.run_error import RunError
 
@@ -34,7 +34,7 @@ def build_result(run: Any, progress: Any, loop: Any, *, trained: Dict[str, float
       first_losses=session.training_metrics.first_losses,
       all_reduce_bytes=None if all_reduce is None else all_reduce.num_bytes,
       setup_seconds=None if first_step_at is None else first_step_at - started,
-      xla_compilations=count_compiled(), tensorflow_version=tf.__version__)
+      xla_compilations=compiled_cache.count_compiled(), tensorflow_version=tf.__version__)
 
 
 def write_result(path: str, result: Dict[str, Any]) -> None:
