@@ -216,6 +216,7 @@ def test_a_penalty_on_an_embedding_counts_once(num_towers, loss, caplog):
   def model(batch, is_training):
     features, labels = batch
     table = tf.get_variable('table', [7, 4], regularizer=lambda weights: tf.nn.l2_loss(weights))
+    tf.summary.histogram('table', table)  # Which looks for all that a tower computes.
     rows = tf.cast(tf.abs(features[:, 0]) * 3, tf.int32) % 7
     logits = small.dense(tf.nn.embedding_lookup(table, rows), small.NUM_CLASSES, 'logits')
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)

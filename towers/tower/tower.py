@@ -60,8 +60,8 @@ class Tower:
   def find_needed(self) -> Set[Operation]:
     """Returns the ops of what it computes; a model may make others, as of a `tf.train.Saver`."""
     rows = [row for whole in self.wholes.values() for row in whole.rows]
-    return find_needed(list_ops(
-        [self.loss, *self.sums.values(), *rows, *self.update_ops, *self.penalties]))
+    return find_needed([*list_ops([self.loss, *self.sums.values(), *rows, *self.update_ops]),
+                        *(penalty.op for penalty in self.penalties)])
 
   @property
   def num_examples(self) -> Union[int, Tensor]:
