@@ -137,4 +137,4 @@ def test_steps_of_another_size_are_refused_but_for_damaged_examples(seen, may_sk
   plan = build_plan(num_examples=13, batch_size=8, num_towers=2)
   with pytest.raises(UsageError, match=words) if words else contextlib.nullcontext():
     Data(None, plan, Order(None), may_skip=may_skip).check_steps(
-        'model.ckpt-3', step=3, examples_seen=seen, was_carried=False)
+        'model.ckpt-3', step=3, examples_seen=seen)

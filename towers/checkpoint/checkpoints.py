@@ -29,16 +29,8 @@ from towers.base.usage_error import UsageError, format_lines
 from towers.checkpoint.history import HISTORY, History
 from towers.checkpoint.restore import Data, restore_variables
 from towers.data.digest import DATA_TENSOR
-from towers.input.resume_point import (
-  CARRY_TENSOR,
-  ORDER_TENSOR,
-  POINT_TENSOR,
-  Order,
-  ResumePoint,
-  explain_batch_size,
-  explain_order,
-  read_point,
-)
+from towers.input import resume_point
+from towers.input.resume_point import Order, ResumePoint
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.process.run_error import RunError
 from towers.process.threads import Threads
@@ -87,8 +79,7 @@ def find_checkpoints(folder: str) -> List[str]:
 def find_best(folder: str, metric: Optional[str], *, or_newest: bool = True) -> int:
   """Returns a folder's best step by a metric (None: the run's), the newest without validations.
 
-  Raises:
-    UsageError: there is no checkpoint, or none of a validation and it may not be the newest.
+  Where there is none, or it may not be the newest, it is a UsageError.
   """
   steps = list_steps(folder)
   if not steps:
@@ -152,9 +143,10 @@ class Checkpoints:
     self.error = self.reason = ''
     self._constants: Dict[str, np.ndarray] = {}
     if data is not None:
-      self._constants = {ORDER_TENSOR: data.order.to_array(), DATA_TENSOR: data.digest.to_array()}
+      self._constants = {resume_point.ORDER_TENSOR: data.order.to_array(),
+                         DATA_TENSOR: data.digest.to_array()}
       if data.plan.carries:
-        self._constants[CARRY_TENSOR] = np.array(True)
+        self._constants[resume_point.CARRY_TENSOR] = np.array(True)
     if averages is not None:
       self._constants[AVERAGES_TENSOR] = np.array(averages.decay)
     self._keep = keep
@@ -174,10 +166,7 @@ class Checkpoints:
     """Restores the newest checkpoint that is whole, or the one whose path is chosen.
 
     `names` and `new` say how it may differ, see `restore_variables`. Returns its path and where its
-    data stood, or None in an empty folder.
-
-    Raises:
-      UsageError: the checkpoint is of another program or other data, or none is whole.
+    data stood, or None in an empty folder. If none is whole, it is a UsageError.
     """
     self.wait()
     if not self.folder:
@@ -264,17 +253,16 @@ class Checkpoints:
       texts.append(f'{path} does not record its training data, as those of earlier versions: it is '
                    'not compared')
     seen = int(session.run(get_examples_seen()))
-    point, batch_size = read_point(reader, plan, step, seen, bool(difference))
-    if not difference and not reader.has_tensor(POINT_TENSOR):
-      data.check_steps(path, step=step, examples_seen=seen,
-                       was_carried=reader.has_tensor(CARRY_TENSOR))
+    point, batch_size = resume_point.read_point(reader, plan, step, seen, bool(difference))
+    if not difference and not reader.has_tensor(resume_point.POINT_TENSOR):
+      data.check_steps(path, step=step, examples_seen=seen)
     saved = None
-    if reader.has_tensor(ORDER_TENSOR):
-      saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
+    if reader.has_tensor(resume_point.ORDER_TENSOR):
+      saved = Order.from_array(reader.get_tensor(resume_point.ORDER_TENSOR))
       saved = saved._replace(window=saved.window // batch_size * plan.batch_size)
     plan = plan.resumed_at(point)
-    text = explain_order(path, plan=plan, order=data.order, saved=saved)
-    texts += [text and f'WARNING: {text}', explain_batch_size(batch_size, plan)]
+    text = resume_point.explain_order(path, plan=plan, order=data.order, saved=saved)
+    texts += [text and f'WARNING: {text}', resume_point.explain_batch_size(batch_size, plan)]
     if plan.is_endless:
       texts.append(f'the stream begins anew: what the {seen:,} examples seen came from is not kept')
     for text in filter(None, texts):
@@ -286,7 +274,7 @@ class Checkpoints:
     try:
       constants = dict(self._constants)
       if self._data is not None:
-        constants[POINT_TENSOR] = np.array(
+        constants[resume_point.POINT_TENSOR] = np.array(
             [self._data.plan.batch_size, snapshot.point.epoch, snapshot.point.position,
              *snapshot.point.cuts])
       self._writer = self._writer or _Writer(self._variables, constants)
@@ -346,7 +334,6 @@ class _Writer:
   """
 
   def __init__(self, variables: Sequence[Any], constants: Mapping[str, np.ndarray]):
-    """Builds the graph that writes these variables, and constants of these names and dtypes."""
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
       prefix = tf.placeholder(tf.string, [])
       values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
@@ -379,7 +366,6 @@ class _Writer:
 
 
 def _count_bytes(value):
-  """Returns the size of a value in the data of a checkpoint."""
   value = np.asarray(value)
   if value.dtype.kind not in 'OS':
     return value.nbytes

@@ -52,8 +52,7 @@ class Data(NamedTuple):
   def compare(self, reader: Any, path: str) -> str:
     """Returns what differs in the examples of a checkpoint; '' also if it does not record them.
 
-    Raises:
-      UsageError: they may not differ.
+    If they may not differ, it is a UsageError.
     """
     saved = None
     if reader.has_tensor(DATA_TENSOR):
@@ -74,34 +73,24 @@ class Data(NamedTuple):
     return (f'new_data: {path} was written on other training data: {difference}. Weights, slots '
             f'and step stay, and an epoch of the new data begins, number {epoch + 1}')
 
-  def check_steps(self, path: str, *, step: int, examples_seen: int, was_carried: bool) -> None:
+  def check_steps(self, path: str, *, step: int, examples_seen: int) -> None:
     """Refuses by a UsageError a checkpoint whose steps had another size, if it does not say so.
 
     It is asked of those alone that do not record where the data stands, as earlier versions wrote.
     A step that skips damaged records sees fewer examples than planned. `may_skip` therefore accepts
     up to a tenth fewer, which also accepts a batch that is larger by so little, and never a smaller
-    one. Where its run `was_carried`, by last_batch=carry or new data, its steps do not tell the
-    examples: a run with last_batch=carry goes on with any batch size, and any other where a batch
-    of an epoch begins. With last_batch=carry it also goes on where last_batch=keep had come, which
-    has taken the examples in the same order.
+    one.
     """
-    plan = self.plan
-    was = plan._replace(last_batch='keep') if plan.carries else plan
-    planned = by_steps = was.examples_before(step)
-    if was_carried:
-      _, examples, epoch, position, _ = plan.point_of(step, examples_seen)
-      planned = examples if plan.carries else epoch * plan.examples_per_epoch + position
+    planned = self.plan.examples_before(step)
     least = (1 - _MOST_SKIPPED) * planned if self.may_skip else planned
     if least <= examples_seen <= planned:
       return
     message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
-               f'this data and batch_size={plan.batch_size} they would be {by_steps}. It does '
+               f'this data and batch_size={self.plan.batch_size} they would be {planned}. It does '
                'not record where the data stands, as those of earlier versions: resume once with '
                'the data, batch_size and last_batch that it was written with, after which any '
                'batch_size goes on; or give another checkpoint_dir.')
-    if was_carried:
-      message += ' It was written with last_batch=carry, or after new_data.'
-    elif examples_seen < planned and not self.may_skip:
+    if examples_seen < planned and not self.may_skip:
       message += ' If it skipped damaged records, resume with on_bad_record=skip.'
     raise UsageError(message)
 
@@ -109,12 +98,11 @@ class Data(NamedTuple):
 def restore_variables(session: Session, path: str, *, averages: Optional[Averages] = None,
                       names: Names = None, new: Sequence[str] = (),
                       data: Optional[Data] = None) -> str:
-  """Gives all global variables of the default graph their values in a checkpoint.
+  """Gives all global variables of the default graph, which are initialized, a checkpoint's values.
 
-  In the session they have their initial values. The path is without file suffixes; `names` and
-  `new` say how the checkpoint may differ, as `map` and `new` of `towers.Session.restore`, and
-  `data` what the run trains on, None if it may be any. Returns what is new or left of averages, in
-  words; ''.
+  The path is without file suffixes; `names` and `new` say how the checkpoint may differ, as `map`
+  and `new` of `towers.Session.restore`, and `data` what the run trains on, None if it may be any.
+  Returns what is new or left of averages, in words; ''.
 
   Raises:
     UsageError: the checkpoint holds other variables, or is of other data.
@@ -191,8 +179,7 @@ def restore_weights(session: Session, path: str) -> None:
 
 
 def _find_sources(path, names, tensors) -> Dict[str, str]:
-  """Returns the name in the checkpoint of each name in the program."""
-  sources: Dict[str, str] = {}
+  sources: Dict[str, str] = {}  # The name in the checkpoint of each name in the program.
   for name, (given, _) in rename(names, tensors, setting='map', path=path).items():
     if given in sources:
       raise UsageError(f'map gives {given} two tensors of {path}: {sources[given]} and {name}. Let '
