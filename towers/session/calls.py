@@ -27,8 +27,9 @@ class Calls:
 
   Attributes:
     fetches: of each run, by its name.
-    places: where a run that updates has its 'loss', 'is_done' and 'wait', and if there are any
-      'metrics', 'num_examples' of a step whose examples may all be damaged, and 'votes'.
+    names: of what a run that updates returns: 'is_done', 'wait', 'metrics', which may begin with
+      the loss, or 'loss', and if there are any 'num_examples' of a step whose examples may all be
+      damaged, and 'votes'.
     num_measured: of a run that measures a validation batch.
     chosen: the runs of the next steps by name: 'train', with accumulation 'accumulate' for each
       micro-batch before, with a validation tower 'measure_and_train'.
@@ -40,17 +41,16 @@ class Calls:
     self._session, self._program = session, program
     self.update: Optional[Update] = None
     gradients, validation = program.gradients, program.validation
-    named = dict(loss=gradients.loss, is_done=program.train_op, wait=program.input_wait)
-    if gradients.begins_with_loss:
-      named['loss'] = gradients.metrics
-    elif gradients.metrics is not None:
+    named = dict(is_done=program.train_op, wait=program.input_wait)
+    if gradients.metrics is not None:
       named['metrics'] = gradients.metrics
+    if not gradients.begins_with_loss:
+      named['loss'] = gradients.loss
     if program.train_examples.marks_bad:
       named['num_examples'] = gradients.num_examples
     if gradients.votes is not None:
       named['votes'] = gradients.votes.counts
-    self.places = {name: place for place, name in enumerate(named)}
-    train = list(named.values())
+    self.names, train = list(named), list(named.values())
     self.fetches: Dict[str, List[Any]] = dict(train=train)
     if gradients.add_op is not None:
       self.fetches['accumulate'] = [program.add_wait, gradients.add_op]

@@ -74,9 +74,8 @@ class Engine:
   """
 
   def __init__(self, session: Any, program: TrainingGraph):
-    self.step = 0
+    self.step = self.runs = 0
     self.plan = program.plan
-    self.runs = 0
     self.activity = 'set-up'
     self.training_moved = self.ran_outside = False
     self.validation_moved = True  # Until it starts.
@@ -92,9 +91,8 @@ class Engine:
     self._diagnosis: Optional[Diagnosis] = None
     self._num_refused: Any = None  # Examples of a refused step, where some may be damaged.
     self._has_said_empty = self._is_checked = False
-
     self.calls = Calls(session, program)
-    self.metrics = TrainingMetrics(program, self.calls.places)
+    self.metrics = TrainingMetrics(program)
 
   def start_variables(self) -> None:
     """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
@@ -240,10 +238,10 @@ class Engine:
       (sums, *rows), results = found[:count], found[count:]
       validation_pass.add(sums, rows)
     self.runs += 1
-    places = calls.places
-    if 'votes' in places:
-      self._votes.count(results[places['votes']], self.step)
-    num_examples = results[places['num_examples']] if 'num_examples' in places else None
+    results = dict(zip(calls.names, results))
+    if 'votes' in results:
+      self._votes.count(results['votes'], self.step)
+    num_examples = results.get('num_examples')
     if num_examples == 0 and not self._has_said_empty:
       self._has_said_empty = True
       write_line(f'WARNING: all examples of step {self.step + 1} are damaged and left out: its '
@@ -251,24 +249,14 @@ class Engine:
                  'such steps are not named)')
     self.activity = 'training'
     loss = self.metrics.add(self.plan, self.step, results, num_examples)
-    if results[places['is_done']]:
+    if results['is_done']:
       self.step += 1
       return StepResult(loss)
-    return self._try_again(loss, num_examples)
-
-  def _try_again(self, loss, num_examples) -> StepResult:
-    """Returns what comes of a step whose update the guard has blocked, see `take_step`.
-
-    `num_examples` are those of the step where some may be damaged, or None.
-    """
     self._num_refused = num_examples
     if np.isfinite(loss) and self._lower_loss_scale():
       self.skip()
       return StepResult(loss)
-    retried = self._retry()
-    result = StepResult(retried.loss)
-    result.not_finite = retried
-    return result
+    return self._try_again()
 
   def check_pass(self) -> None:
     """Refuses by a UsageError to validate in the middle of another pass."""
@@ -313,7 +301,7 @@ class Engine:
     scale.good_steps.load(0, self.session)
     return True
 
-  def _retry(self) -> Retried:
+  def _try_again(self) -> StepResult:
     """Takes the step that was not finite again, on the same examples, to find the towers at fault.
 
     The same weights give the same values, so that the step fails again, unless a device or a kernel
@@ -337,9 +325,11 @@ class Engine:
     self.training_moved = not is_done  # Unless it is skipped.
     self.calls.update = None
     losses, finite, inputs = map(np.stack, zip(*found))
-    return Retried(float(loss), bool(is_done),
-                   diagnosis._replace(losses=losses, finite=finite, inputs=inputs),
-                   self.has_other_workers, self.program.given.wire)
+    result = StepResult(loss)
+    result.not_finite = Retried(
+        float(loss), bool(is_done), diagnosis._replace(losses=losses, finite=finite, inputs=inputs),
+        self.has_other_workers, self.program.given.wire)
+    return result
 
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""
@@ -372,11 +362,7 @@ class Engine:
     return averages.in_place(self.session)
 
   def check_replicas(self) -> None:
-    """Makes sure that all towers have the same weights.
-
-    Raises:
-      RunError: names the first variable that differs, and the tower.
-    """
+    """Raises a RunError with the first variable that differs between towers, if any does."""
     replicas = self.program.replicas
     if replicas is None:
       return
@@ -390,11 +376,7 @@ class Engine:
                      'checkpoint before, and use variables=first if it happens again.')
 
   def check_workers(self) -> None:
-    """Makes sure that all workers, which all call it, have the same weights, but for rounding.
-
-    Raises:
-      RunError: names the first variable that differs.
-    """
+    """Raises a RunError with the first variable that differs, but for rounding, between workers."""
     broadcast = self.program.broadcast
     if broadcast is None:
       return

@@ -5,7 +5,7 @@ A step brings one vector with its loss, which the towers have summed already, se
 between two steps, all threads of the session wait.
 """
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -20,40 +20,33 @@ _MOST_KEPT = 1000
 class TrainingMetrics:
   """The loss, the metrics and the input wait of a program's training steps."""
 
-  def __init__(self, program: TrainingGraph, places: Mapping[str, int]):
-    """Takes the `places` of what `Calls` fetches in a step."""
-    tower = program.towers[0]
+  def __init__(self, program: TrainingGraph):
+    tower, gradients = program.towers[0], program.gradients
     self._plan = program.plan  # Of what is kept.
     self._tower, self._weighted = tower, list(tower.weights)
-    self._places = places['loss'], places['is_done'], places['wait']
-    # Of the vector of metrics, which may begin with the loss.
-    self._index = places['loss'] if program.gradients.begins_with_loss else places.get('metrics')
-    self._has_count = self._index is not None and not isinstance(tower.num_examples, int)
+    self._has_vector = gradients.metrics is not None
+    self._begins_with_loss = gradients.begins_with_loss
+    self._has_count = self._has_vector and not isinstance(tower.num_examples, int)
     self._sums = np.zeros(len(tower.sums) + len(tower.weights) + 1)
     self._kept: List[Tuple[Any, ...]] = []
     self._first_losses: List[float] = []
     self._waited = 0.0
 
-  def add(self, plan: Plan, step: int, results: Sequence[Any],
+  def add(self, plan: Plan, step: int, results: Mapping[str, Any],
           num_examples: Optional[int] = None) -> Any:
-    """Adds what `Calls` has fetched in the step of an index; returns its loss, NaN of no example.
+    """Adds what `Calls` names of the step of an index; returns its loss, NaN of no example.
 
     `num_examples` are those of the step where some may be damaged, or None for those of the plan.
     """
     if plan is not self._plan:
       self._sum_up()
       self._plan = plan
-    at_loss, at_done, at_wait = self._places
-    loss, is_done, wait = results[at_loss], results[at_done], results[at_wait]
-    vector = b''
-    if self._index is not None:
-      # A copy, for an array would keep the session's memory from its next run.
-      vector = results[self._index].tobytes()
-      if self._index == at_loss:
-        loss = loss[0]
+    loss = results['metrics'][0] if self._begins_with_loss else results['loss']
     if num_examples == 0:
       loss = np.float32('nan')
-    self._kept.append((step, loss, is_done, wait, vector, num_examples))
+    # A copy, for an array would keep the session's memory from its next run.
+    vector = results['metrics'].tobytes() if self._has_vector else b''
+    self._kept.append((step, loss, results['is_done'], results['wait'], vector, num_examples))
     if not step % _MOST_KEPT:
       self._sum_up()
     return loss
@@ -95,7 +88,7 @@ class TrainingMetrics:
     kept, self._kept = self._kept, []
     steps, losses, are_done, waits, vectors, found = zip(*kept)
     done = np.array(are_done)
-    if self._index is not None:
+    if self._has_vector:
       sums = np.frombuffer(b''.join(vectors), np.float32).reshape(len(kept), -1)[done]
       self._sums[1:sums.shape[1]] += sums[:, 1:].sum(0, np.float64)
     self._waited += sum(wait for wait in map(float, waits) if wait > 0)
