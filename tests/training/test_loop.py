@@ -6,6 +6,7 @@ import importlib
 import io
 import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -86,9 +87,9 @@ class Outcome(NamedTuple):
   validation: Sequence[Any]
 
 
-def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=None, on_nan='stop',
-         folder=None, interrupt_after=None, kill_after=None, keep=3, metric='loss', patience=None,
-         stop_on_full_disk=False, recorder=None):
+def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=math.inf,
+         on_nan='stop', folder=None, interrupt_after=None, kill_after=None, keep=3, metric='loss',
+         patience=None, stop_on_full_disk=False, recorder=None):
   """Runs to the end from the newest checkpoint in `folder`; returns outcome and recorder."""
   recorder = recorder or Recorder(interrupt_after, kill_after)
   recorder.session = run.opened

@@ -6,7 +6,7 @@ Users count in steps, epochs or seconds. The schedule of the learning rate is in
 import math
 import re
 from fractions import Fraction
-from typing import Any, NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple, Tuple, Union
 
 from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
@@ -39,7 +39,7 @@ class Timetable(NamedTuple):
   total_steps: int  # Weight updates in the whole run, those before a resume included.
   validate_every: Interval  # Between two passes over the validation split.
   save_every: Interval  # Between two checkpoints.
-  save_seconds: Optional[float] = None  # Seconds between two checkpoints, instead of steps.
+  save_seconds: float = math.inf  # Between two checkpoints, instead of steps.
 
 
 def parse_interval(name: str, given: Any) -> Tuple[float, str]:

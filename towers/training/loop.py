@@ -6,6 +6,7 @@ What happens between two steps follows from the step and the history alone. So a
 anywhere, by a signal, a fault or `kill -9`, and the next one does the rest.
 """
 
+import math
 import signal
 import time
 from typing import Any, List, Optional
@@ -34,17 +35,12 @@ class Loop:
 
   def __init__(self, run: Any, *, timetable: Timetable, checkpoints: Checkpoints, history: History,
                progress: Any, signals: Signals, on_nan: str = 'stop',
-               end_at: Optional[float] = None):
-    """Prepares.
+               end_at: float = math.inf):
+    """Takes the parts of a `Run` that has resumed, and tells it of steps, validations, warnings.
 
     Args:
-      run: the `Run`, whose session has its variables; it is told of steps, validations, warnings.
-      timetable: when to validate and to save, and when to end.
-      checkpoints, history: of the run, as it has resumed.
-      progress: shows lines, and knows how long steps and pauses take.
-      signals: once its `received` is set, the run saves and exits.
       on_nan: what to do with a step that is not finite: stop, skip or rollback.
-      end_at: by `time.monotonic`, when all is to be validated and saved; None for any time.
+      end_at: by `time.monotonic`, when all is to be validated and saved.
     """
     self._run, self._session, self._timetable = run, run.session, timetable
     self._progress, self._signals = progress, signals
@@ -59,7 +55,7 @@ class Loop:
     self.loss: Optional[float] = None
     self.stopped: Optional[str] = None
     self._due = 0  # The next step after which something is scheduled.
-    self._save_at = float('inf')
+    self._save_at = time.monotonic() + timetable.save_seconds
 
   def run(self) -> None:
     """Trains to the end.
@@ -70,7 +66,6 @@ class Loop:
     """
     session = self._session
     try:
-      self._set_save_time()
       if self._on_nan == 'rollback' and not self._has_saved:
         self._save()
       is_over = self._between_steps()
@@ -245,11 +240,7 @@ class Loop:
     if self._pass is not None:
       self._finish_pass()
     self._save()
-    self._set_save_time()
-
-  def _set_save_time(self):
-    if self._timetable.save_seconds is not None:
-      self._save_at = time.monotonic() + self._timetable.save_seconds
+    self._save_at = time.monotonic() + self._timetable.save_seconds
 
   def _wait(self):
     with self._session.watchdog.paused():
@@ -273,7 +264,7 @@ class Loop:
 
   def _vote_to_stop(self):
     """Tells the other workers whether this one is to end here; returns whether any of them is."""
-    if self._end_at is not None and not self.stopped:
+    if self._end_at < math.inf and not self.stopped:
       # As long as the pauses so far, for a validation and a checkpoint, and another step.
       needed = 2 * self._progress.longest_pause + self._progress.seconds_per_step()
       if time.monotonic() + needed >= self._end_at:

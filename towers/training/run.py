@@ -73,13 +73,11 @@ class Run:
   def __init__(self, settings: RunSettings, told: Mapping[str, Any], startup: Startup,
                signals: Signals, *, bad_records: Optional[BadRecords] = None,
                callbacks: Sequence[Callback] = ()):
-    """Prepares.
+    """Prepares, with `startup` and `signals` entered, and the folder of checkpoints locked.
 
     Args:
-      settings: of this worker; its folder is locked.
+      settings: of this worker.
       told: settings of program and run by name, for other workers, summaries and the report.
-      startup: entered; finished with the first step.
-      signals: entered.
       bad_records: met in the data, besides those of the splits; None where there can be none.
       callbacks: of the user.
     """
@@ -281,11 +279,9 @@ class Run:
     """Builds the loop, and the callbacks of the run's own, which end with `closing`."""
     session, settings, startup = self.session, self._settings, self._startup
     is_chief = self._worker is None or self._worker.cluster.is_chief
-    timetable, end_at = build_timetable(settings, session.plan), None
+    timetable = build_timetable(settings, session.plan)
     if not is_chief:
-      timetable = timetable._replace(save_seconds=None)  # The chief's clock counts.
-    if settings.max_seconds is not None:
-      end_at = startup.started + settings.max_seconds
+      timetable = timetable._replace(save_seconds=math.inf)  # The chief's clock counts.
     self._progress = progress = Progress(
         session, total_steps=timetable.total_steps, on_first_step=startup.finish,
         is_chief=is_chief)
@@ -294,8 +290,8 @@ class Run:
     closing.enter_context(closed_with(self, own))
     self._callbacks = Callbacks(self, own, self._users)
     self._loop = Loop(self, timetable=timetable, checkpoints=checkpoints, history=self._history,
-                      progress=progress, signals=self._signals, end_at=end_at,
-                      on_nan=settings.on_nan)
+                      progress=progress, signals=self._signals, on_nan=settings.on_nan,
+                      end_at=startup.started + (settings.max_seconds or math.inf))
     self._mark = session.training_metrics.mark()
     closing.callback(self._keep_last)
 
