@@ -68,8 +68,7 @@ def _explain(graph, fetch, error):
 def find_taken(program: TrainingGraph, fetched: Tuple[tf.Operation, ...]) -> BatchesTaken:
   """Returns which batches a run takes, of the ops that it fetches.
 
-  Raises:
-    UsageError: the run would be a part of a step that accumulates micro-batches.
+  A part of a step that accumulates micro-batches is refused by a UsageError.
   """
   needed = find_needed(fetched)
   updates = program.train_op.op in needed

@@ -168,26 +168,18 @@ def has_changed_nothing(shortage: OutOfMemory, engine: Engine) -> bool:
     return True
   if program.averages is not None and engine.session.run(program.averages.is_exchanged):
     return False
-  writes = _find_step_writes(program)
-  return any(writes <= _find_waiting(op) for op in _find_failed(shortage.error, program.graph))
-
-
-def _find_step_writes(program: TrainingGraph) -> Set[Operation]:
-  """Returns the ops of a training step that write what a checkpoint holds."""
   with program.graph.as_default():
     variables = [getattr(variable, 'handle', variable).op for variable in tf.global_variables()]
   needed = find_needed([program.train_op.op])
-  return {write.op for write in find_writes(program.graph, variables) if write.op in needed}
+  writes = {write.op for write in find_writes(program.graph, variables) if write.op in needed}
+  return any(writes <= _find_waiting(op) for op in _find_failed(shortage.error, program.graph))
 
 
 def _find_failed(error: Any, graph: Any) -> Iterator[Operation]:
   """Yields the ops of towers that an error names; an op of a function has no tower in its name."""
-  for name in _NODE.findall(find_message(error)):
-    try:
-      if _TOWER.match(name):
-        yield graph.get_operation_by_name(name)
-    except (KeyError, ValueError):
-      continue  # TensorFlow's own, between two devices.
+  for name in filter(_TOWER.match, _NODE.findall(find_message(error))):
+    with contextlib.suppress(KeyError, ValueError):  # TensorFlow's own, between two devices.
+      yield graph.get_operation_by_name(name)
 
 
 def _find_waiting(failed: Operation) -> Set[Operation]:

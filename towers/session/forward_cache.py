@@ -39,7 +39,7 @@ class ForwardCache:
     _check_batch_axis(rows.template, trained)
     if rows.may_vary:
       rows = rows._replace(template=_open_axes(rows.template, trained))
-    key = compute, is_model, rows.describe()
+    key = compute, is_model, str(tf.nest.map_structure(describe_part, rows.template))
     with _comparing(rows.template, trained, is_model):
       kept = next((kept for kept in self._kept if kept[0] == key), None)
       if kept is None:

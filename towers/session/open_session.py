@@ -29,14 +29,7 @@ from towers.process.startup import Startup
 from towers.session.engine import Engine
 from towers.session.failure import explain
 from towers.session.watchdog import Watchdog
-from towers.tensorflow_v1 import (
-    RUN_ERRORS,
-    Graph,
-    SessionInterface,
-    SharedSession,
-    is_run_error,
-    tf,
-)
+from towers.tensorflow_v1 import RUN_ERRORS, SessionInterface, SharedSession, is_run_error, tf
 from towers.training_graph import TrainingGraph
 from towers.update.learning_rate import get_rate_factor
 from towers.warm_start.matching import Names
@@ -111,9 +104,7 @@ class OpenSession(SessionInterface):
   def opened(self: Self, startup: Startup, worker: Optional[Worker] = None) -> Iterator[Self]:
     """Opens the session with new variables; no input is started, and nothing is restored.
 
-    Args:
-      startup: shows what takes long.
-      worker: this process among several workers, which have met; None to meet them, if any.
+    The worker is this process among several that have met; None to meet them, if any.
     """
     with contextlib.ExitStack() as closing:
       with self.program.graph.as_default():
@@ -140,7 +131,7 @@ class OpenSession(SessionInterface):
       yield
 
   @property
-  def graph(self) -> Graph:
+  def graph(self) -> tf.Graph:
     """The program's, for functions of TensorFlow that take a session: `eval`, a `Saver`'s `save`.
 
     They run what they need by `run`.
@@ -245,12 +236,7 @@ class OpenSession(SessionInterface):
              history: Optional[History] = None) -> Optional[str]:
     """Gives all workers the chief's newest checkpoint, or its initial weights; starts no input.
 
-    Args:
-      checkpoints: of this worker, where the chief's count; None for initial weights.
-      history: of a run, to be read from beside the checkpoint.
-
-    Returns:
-      The checkpoint's path, or None without one.
+    A run's history is read from beside the checkpoint, whose path it returns, or None without one.
     """
     path = None
     if checkpoints is not None:
@@ -300,9 +286,7 @@ class OpenSession(SessionInterface):
   def restore_to_measure(self, path: str) -> None:
     """Gives the variables a checkpoint's values, to measure them; compares no data.
 
-    Raises:
-      UsageError: it is of another program.
-      Exception: it is damaged; TensorFlow raises anything.
+    Of another program it raises a UsageError, of a damaged one TensorFlow raises anything.
     """
     engine = self._engine
     with self.as_default():
@@ -387,10 +371,8 @@ class OpenSession(SessionInterface):
     """Takes the lock of calls, once that of another thread has ended; returns whether it has it.
 
     A thread of TensorFlow's, which runs the generator of a stream, gets none: the call that has it
-    waits for what that generator asks.
-
-    Raises:
-      UsageError: a step of the other thread takes so long that it may wait for this one.
+    waits for what that generator asks. Where a step of the other thread takes so long that it may
+    wait for this one, it is a UsageError.
     """
     if self._calling.acquire(blocking=False):
       return True

@@ -26,10 +26,6 @@ class Rows(NamedTuple):
   # Whether a later batch may have rows of other sizes than the first, the template.
   may_vary: bool = False
 
-  def describe(self) -> str:
-    """Returns structure, dtypes and shapes of a batch."""
-    return str(tf.nest.map_structure(describe_part, self.template))
-
 
 def describe_part(part: Any) -> Tuple[str, List[Optional[int]]]:
   """Returns the dtype of an array or a tensor, and the sizes of its rows, None where any is."""
@@ -45,8 +41,7 @@ def draw_structure(template: Any) -> str:
 def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
   """Returns the rows of a global batch that is given by hand, and what feeds each micro-batch.
 
-  Raises:
-    UsageError: it does not fit the examples, or is none, or larger than the program's.
+  If it does not fit the examples, or is none, or larger than the program's, it is a UsageError.
   """
   plan, templates = feed.inputs.plan, feed.templates
   taken = templates[0].tensors
@@ -88,11 +83,9 @@ def deal_batch(feed: Feed, batch: Any) -> Tuple[int, List[Dict[Any, Any]]]:
 
 @contextlib.contextmanager
 def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
-  """Opens what a user gives to compute on.
+  """Opens what a user gives to compute on: so many rows at a time of what comes in no batches.
 
-  Args:
-    given: Examples; or an iterator of batches; or what `from_arrays` takes, a structure of arrays.
-    batch_size: rows at a time, of what does not come in batches.
+  It is Examples, or an iterator of batches, or what `from_arrays` takes, a structure of arrays.
   """
   if hasattr(given, '__next__'):
     first = next(given, None)

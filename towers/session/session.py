@@ -46,12 +46,10 @@ class Session(OpenSession):
 
   Attributes:
     program: the program that it runs.
-    watchdog: ends the process after `stall_seconds` without progress.
     is_of_run: whether a run takes all steps, so that `train` is refused.
   """
 
   def __init__(self, program: TrainingGraph, **settings: Any):
-    """Prepares, with the arguments of `towers.Program.session`; the session opens with `with`."""
     super().__init__(program, **settings)
     self.is_of_run = False
     self._mark = np.zeros([])  # Of the training metrics, when they were last asked for.
@@ -91,8 +89,7 @@ class Session(OpenSession):
   def take_step(self, validation_pass: Optional[ValidationPass] = None) -> StepResult:
     """Does what `train` does, and says where the step was not finite; then only `skip` counts it.
 
-    Args:
-      validation_pass: one of which the validation tower measures a batch meanwhile, or None.
+    Meanwhile the validation tower measures a batch of the pass that is given, if any.
     """
     if self._waiting:  # This thread would take the lock again before any other wakes.
       time.sleep(_SECONDS_TO_GIVE_WAY)

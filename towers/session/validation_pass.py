@@ -24,10 +24,7 @@ class ValidationPass:
   """
 
   def __init__(self, tower: Tower, rows: WholeRows, *, num_steps: int, step: int):
-    """Begins a pass of so many runs, of the weights after so many steps.
-
-    The tower is one of those that measure, and `rows` gathers what `Whole` metrics need.
-    """
+    """Begins a pass of so many runs, of the weights after so many steps, on towers as this one."""
     self.step = step
     self.num_runs = 0  # That have been added.
     self._tower, self.rows, self._num_steps = tower, rows, num_steps
@@ -52,11 +49,7 @@ class ValidationPass:
   def means(self, *, leaves_out: bool = False) -> Dict[str, Any]:
     """Returns each metric's mean, or its value of all, over the examples measured so far.
 
-    Args:
-      leaves_out: whether a metric that the examples have no weight for is left out.
-
-    Raises:
-      UsageError: the weights of a metric are all 0.
+    A metric whose weights are all 0 is a UsageError, unless the pass `leaves_out` such ones.
     """
     means = find_means(self._tower, self.sums)
     empty = [name for name in self._tower.sums if name not in means]

@@ -39,7 +39,6 @@ class Watchdog:
   """
 
   def __init__(self, *, limit_seconds: float):
-    """Takes the longest that a run may take."""
     self._limit_seconds = limit_seconds
     self.engine: Optional[Engine] = None
     self._has_ended = threading.Event()

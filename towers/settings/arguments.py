@@ -96,11 +96,7 @@ def _read_validated(name, value):
 
 
 def check_model(model: Any) -> None:
-  """Refuses a model that is no function from a batch to losses.
-
-  Raises:
-    UsageError: names it, and the line to write.
-  """
+  """Refuses by a UsageError a model that is no function from a batch to losses."""
   # A class of one's own may take a batch.
   if _IN_KERAS.search(type(model).__module__):
     raise UsageError(f'model is {describe(model)}, and every tower needs its losses: give '
@@ -113,11 +109,7 @@ def check_model(model: Any) -> None:
 
 
 def check_examples(name: str, given: Any) -> None:
-  """Refuses examples that are no `towers.Examples`; `name` is train, validation or examples.
-
-  Raises:
-    UsageError: names what was given, and the line to write.
-  """
+  """Refuses examples that are no `towers.Examples`; `name` is train, validation or examples."""
   if isinstance(given, Examples):
     if name != 'train' and isinstance(given.buckets, Mixture):
       raise UsageError(f'{name} is of towers.mixed, which takes some examples of an epoch several '
@@ -145,11 +137,7 @@ def check_examples(name: str, given: Any) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-  """Refuses what is no `tf.train.Optimizer`, nor makes one; warns of a method that nobody calls.
-
-  Raises:
-    UsageError: names it, and the line to write.
-  """
+  """Refuses what is no `tf.train.Optimizer`, nor makes one; warns of a method that nobody calls."""
   for steps, one, turns in by_pattern(optimizer).values():
     if type(steps) is not int or steps < 1:
       raise UsageError(f'towers.Every got {steps!r} steps: give a whole number above 0, as in '

@@ -49,10 +49,8 @@ def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *, folder: Optio
                  worker: Optional[Worker] = None) -> TrainingGraph:
   """Returns a program that does not fit in more micro-batches, and remembers how much may fit.
 
-  Raises:
-    OutOfMemory: more micro-batches do not help, or there is nowhere to tell other workers.
-    StartAgain: all workers must.
-    RunError: the program cannot be built again.
+  It raises the shortage itself where more of them do not help, or there is nowhere to tell other
+  workers; else a StartAgain where there are others.
   """
   accumulate = shortage.accumulate
   if accumulate is None or (worker and not folder):

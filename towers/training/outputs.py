@@ -21,10 +21,7 @@ def lock_outputs(settings: RunSettings, cluster: Cluster, *, listens: bool = Tru
                  export_dir: Optional[str] = None) -> ContextManager[None]:
   """Makes sure that outputs can be written; returns a context that has the folder of checkpoints.
 
-  If it `listens`, this worker's port must be free too.
-
-  Raises:
-    UsageError: an output cannot be written, the port is in use, or another run has the folder.
+  If it `listens`, this worker's port must be free too. Whatever is not so is a UsageError.
   """
   folder = settings.checkpoint_dir if cluster.is_chief else None
   check_outputs(result_file=settings.result_file, report=settings.report,

@@ -64,10 +64,10 @@ class Progress(Callback):
     """Prepares to show a run of `total_steps`, of which some may be done.
 
     Args:
-      session: whose steps it shows, with their rate, metrics and input wait.
+      session: whose steps it shows.
       on_first_step: called after the first step, before anything is shown.
-      stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
-      is_chief: shows steps and validations, which all workers take together.
+      stream: a terminal or a notebook gets a bar; `sys.stdout` if None.
+      is_chief: whether it shows steps and validations, which all workers take together.
     """
     self._session, self._metrics, self._plan = session, session.training_metrics, session.plan
     self._metrics_mark = self._metrics.mark()
