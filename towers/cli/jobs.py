@@ -45,10 +45,7 @@ from towers.warm_start.slices import open_reader
 
 def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
           signals: Signals) -> None:
-  """Trains the program that a config describes, and exports it if asked.
-
-  `startup` and `signals` are entered.
-  """
+  """Trains the program that a config describes, and exports it if asked."""
   devices = _build_devices(config)
   export = None
   if config.export_dir:
@@ -68,8 +65,11 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   run = Run(config, told, startup, signals, bad_records=data_set.bad_records)
   with run.joined(config, devices, (data_set.train, data_set.validation)) as accumulate:
     def build():
-      return _build_timed(dataclasses.replace(
-          config, accumulate=accumulate, last_batch=told['last_batch']), model, data_set, startup)
+      with tf.Graph().as_default() as graph:
+        startup.begin('graph', lambda: (
+            f'building the graph ({len(graph.get_operations()):,} ops so far)'))
+        return build_configured(dataclasses.replace(
+            config, accumulate=accumulate, last_batch=told['last_batch']), model, data_set)
 
     try:
       program = build()
@@ -113,14 +113,6 @@ def _parse_factors(text: Optional[str]) -> Dict[str, float]:
     raise UsageError(f'rate_factors={text}: {error}. Give numbers, as encoder/=0.1.') from None
 
 
-def _build_timed(config, model, data_set, startup):
-  """Returns the program, in a graph of its own, while `startup` shows how that grows."""
-  with tf.Graph().as_default() as graph:
-    startup.begin('graph', lambda: (
-        f'building the graph ({len(graph.get_operations()):,} ops so far)'))
-    return build_configured(config, model, data_set)
-
-
 def _choose_last_batch(config: Config, devices: Any, cluster: Cluster, train: Examples) -> str:
   """Returns what `last_batch` says; 'auto' is as in the newest checkpoint that can be read.
 
@@ -162,30 +154,21 @@ def check(config: Config, data_set: DataSet) -> bool:
 
 def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   """Measures the input modes without towers; returns examples per second by mode."""
-  measure = load_extra('--input_only')
-  devices = build_devices(config.num_towers, config.device)
-  return measure(
-      data_set.train, devices, batch_size=config.batch_size,
-      accumulate=read_accumulate(config.accumulate),
+  return load_extra('--input_only')(
+      data_set.train, build_devices(config.num_towers, config.device),
+      batch_size=config.batch_size, accumulate=read_accumulate(config.accumulate),
       last_batch='keep' if config.last_batch == 'auto' else config.last_batch,
       shuffle=config.shuffle, seed=config.seed, input_threads=config.input_threads)
 
 
 def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dict[str, Any]:
-  """Finds the largest batch that fits into the towers' memory; `command` starts the program again.
-
-  Returns what it found, as `--result_file` holds it.
-  """
-  find = load_extra('--find_batch')
-  return find(config, _build_devices(config), num_examples=data_set.train.num_examples,
-              command=command)
+  """Returns the largest batch that fits, and more, by name; `command` starts the program again."""
+  return load_extra('--find_batch')(
+      config, _build_devices(config), num_examples=data_set.train.num_examples, command=command)
 
 
 def predict(config: Config, data_set: Optional[DataSet]) -> None:
-  """Writes what the model predicts of the examples that --predict gives.
-
-  The data set is that of the run, None for an exported model.
-  """
+  """Writes what the model predicts for --predict, of a run's data set; None for an exported one."""
   of_run: Dict[str, Any] = {}
   if data_set is not None:
     of_run = dict(predict=_find_predict(config, data_set), examples=data_set.train)
