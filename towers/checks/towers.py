@@ -126,7 +126,6 @@ def _without_updates(model):
 
 
 def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
-  """Compares the programs that `build(number of towers)` builds."""
   first = build(1)
   try:
     one = first.run(num_steps)

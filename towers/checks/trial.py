@@ -43,7 +43,6 @@ class Trial:
   """
 
   def __init__(self, model: Model, examples: Examples, **settings: Any):
-    """Builds the program, of its settings by name; raises what that raises."""
     with tf.Graph().as_default() as graph:
       self.program = Program(
           model, train=examples, optimizer=tf.train.GradientDescentOptimizer(_LEARNING_RATE),
@@ -76,7 +75,6 @@ class Trial:
     """Takes the first steps; raises what the graph raises.
 
     Args:
-      num_steps: how many.
       starts: steps with whose variables these begin; None for those of the step before.
       watched: the step whose ops are kept.
       reverses: whether the examples of each batch stand in the opposite order.

@@ -38,7 +38,6 @@ class OutOfMemory(RunError):
 
   def __init__(self, message: str, *, cause: str, step: int, accumulate: Optional[int] = None,
                error: Any = None, activity: str = 'training'):
-    """Takes the message, and the attributes that are known at once."""
     super().__init__(message)
     self.cause, self.step = cause, step
     self.accumulate, self.activity = accumulate, activity

@@ -41,7 +41,6 @@ class Interrupted(ToldError):
   label = ''
 
   def __init__(self, number: int, outcome: str):
-    """Takes the signal's number, and what became of the run in words."""
     super().__init__(f'{signal.Signals(number).name}: {outcome}')
     self.exit_code = exit_code(number)
 
@@ -61,7 +60,6 @@ class Signals(FirstSignal):
   """Handles signals as above while entered: a run acts upon the first that is `received`."""
 
   def __init__(self):
-    """Has received none yet."""
     self._step_seconds: Optional[Callable[[], float]] = None
     # Of the thread, and of the run, which may answer before the thread has read the signal.
     self._first: Optional[int] = None

@@ -9,11 +9,7 @@ from towers.process.run_error import RunError
 
 
 def start_thread(work: Callable[..., Any], name: str, *arguments: Any) -> threading.Thread:
-  """Starts a thread that does `work(*arguments)`, and that no end of the process waits for.
-
-  Raises:
-    RunError: it cannot start.
-  """
+  """Starts a thread that does `work(*arguments)`, and that no end of the process waits for."""
   thread = threading.Thread(target=work, name=name, args=arguments, daemon=True)
   try:
     thread.start()

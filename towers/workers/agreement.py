@@ -15,10 +15,7 @@ from towers.tensorflow_v1 import Graph, tf
 
 
 def check_alike(cluster: Cluster, what: str, facts: Sequence[Mapping[str, Any]], fix: str) -> None:
-  """Refuses workers whose facts, by rank, differ; names the one, its facts and those of the others.
-
-  `what` says what the facts are of, as 'flags', and `fix` what to do.
-  """
+  """Refuses workers whose facts of `what`, as 'flags', by rank, differ; names who, and in what."""
   differences = []
   for name in sorted({name for other in facts for name in other}):
     values = [json.dumps(other.get(name)) for other in facts]

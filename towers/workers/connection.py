@@ -34,7 +34,6 @@ class Connection:
   """
 
   def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-    """Takes what asyncio has opened."""
     self.heard_at = time.monotonic()
     self._reader, self._writer = reader, writer
     self._received = bytearray()

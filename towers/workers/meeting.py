@@ -89,11 +89,9 @@ class Peers:
     self._shared: Deque[List[Any]] = collections.deque()
 
   def meet(self, limit_seconds: float, limit_name: str = 'start_seconds') -> None:
-    """Waits until all workers are connected to the chief.
+    """Waits until all workers are connected to the chief, or raises a UsageError why they cannot.
 
-    Raises:
-      UsageError: the port is in use, or the clusters of two workers do not fit together.
-      WorkerGone: a worker is missing after the time, which has this name; names it.
+    A WorkerGone names who is missing after the time, which has this name.
     """
     listener = listen(self._cluster) if self._cluster.is_chief else None
     self._thread = start_thread(self._run, 'peers', listener)
@@ -123,10 +121,7 @@ class Peers:
     """Returns what `decide` makes of the values of all workers; all call it equally often.
 
     It gets them as JSON has them, by rank. Where it raises, all end by that, and none by another
-    that has ended sooner.
-
-    Raises:
-      WorkerGone: a worker has ended, or is silent for too long.
+    that has ended sooner. One that ends or is silent before is a WorkerGone.
     """
     # Infinity, which is no JSON, becomes a text.
     value = json.loads(json.dumps(value, default=str), parse_constant=str)

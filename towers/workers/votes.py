@@ -32,11 +32,7 @@ class VoteCounter:
     return is_agreed
 
   def count(self, sums: Any, step: int) -> None:
-    """Counts the votes of all workers that a step has summed, after `step` updates.
-
-    Raises:
-      RunError: the workers are not at the same step.
-    """
+    """Counts the votes of all workers, summed after `step` updates; a RunError if that differs."""
     is_same_step, *counts = sums
     if not is_same_step:
       raise RunError(f'The workers are not at the same step: this one has done {step}. One of '

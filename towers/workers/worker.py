@@ -119,11 +119,7 @@ def find_started(cluster: Cluster) -> Optional[Worker]:
 
 
 def _allow_open_files(num_workers):
-  """Lets this process have the open files that TensorFlow's server would end it for want of.
-
-  Raises:
-    UsageError: it may not have so many.
-  """
+  """Lets this process have the open files that TensorFlow's server would end it for want of."""
   need = _OPEN_FILES + _OPEN_FILES_OF_A_WORKER * num_workers
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   if not 0 <= soft < need:  # -1 is no limit.
@@ -143,13 +139,9 @@ def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup
                  worker_seconds: float = 20.0) -> Iterator[Optional[Worker]]:
   """Meets the other workers, and watches them while the context lasts; yields None if alone.
 
-  All must share the `facts` by name, such as flags and examples. `session_settings` are arguments
-  of `towers.build_session_config`, the devices among them. All have `start_seconds` to come, and
-  another may then be silent for `worker_seconds`.
-
-  Raises:
-    UsageError: the port is in use, or the workers differ.
-    WorkerGone: a worker is missing.
+  All must share the `facts` by name, such as flags and examples, or it is a UsageError.
+  `session_settings` are arguments of `build_session_config`, the devices among them. All have
+  `start_seconds` to come, and another may then be silent for `worker_seconds`: a WorkerGone.
   """
   if not cluster.trains_together:
     yield None
