@@ -16,6 +16,7 @@ checkpoint of one goes on with the other. A layer makes as few ops as it can: th
 tower, and a deep model has hundreds of layers.
 """
 
+import math
 from typing import Any, List, NamedTuple, Optional
 
 from towers.tensorflow_v1 import tf
@@ -27,8 +28,18 @@ _POSITION_AXES = {'NHWC': [1, 2], 'NCHW': [2, 3]}
 
 
 def he_normal(mode='fan_in'):
-  """The initialiser before a ReLU: variance 2 / fan_in, or 2 / fan_out (arXiv:1502.01852)."""
-  return tf.variance_scaling_initializer(2.0, mode)
+  """The initialiser for weights before a ReLU: variance 2 / fan_in (arXiv:1502.01852), or fan_out.
+
+  It draws what `tf.variance_scaling_initializer` draws, but in four ops, not six.
+  """
+  def draw(shape, dtype=tf.float32, partition_info=None):
+    *sizes, num_in, num_out = map(int, partition_info.full_shape if partition_info else shape)
+    fan = tf.TensorShape(sizes).num_elements() * (num_in if mode == 'fan_in' else num_out)
+    seed, seed2 = tf.get_seed(None)
+    drawn = tf.raw_ops.TruncatedNormal(shape=shape, dtype=dtype, seed=seed, seed2=seed2)
+    # Cut off at twice its standard deviation, a normal distribution has less than that.
+    return tf.raw_ops.Mul(x=drawn, y=math.sqrt(2 / fan) / 0.87962566103423978)
+  return draw
 
 
 def dense(inputs, units, *, name, activation=None, initializer=None, bias=0.0):
