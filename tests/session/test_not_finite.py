@@ -17,7 +17,7 @@ def finding(**faults):
   if 'gradient' in faults:
     finite[faults['gradient']] = False
   found = Diagnosis(losses, finite, NAMES, (), np.ones([2, 2, 0], bool), [])
-  return Retried(1.0, False, found, faults.get('has_other_workers', False))
+  return Retried(False, found, faults.get('has_other_workers', False))
 
 
 @pytest.mark.parametrize('micro_batch', [0, 1])

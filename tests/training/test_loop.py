@@ -317,7 +317,7 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
       if run.opened.step == 9 and not failures:
         failures.append(9)
         refused = StepResult(np.nan)
-        refused.not_finite = Retried(np.nan, False, Diagnosis(
+        refused.not_finite = Retried(False, Diagnosis(
             np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'], (), np.ones([1, 1, 0]), []))
         return refused
       return take_step()

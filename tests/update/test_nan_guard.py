@@ -156,9 +156,9 @@ def test_what_fails_only_once_is_done_when_it_is_tried_again():
     expected = [run.train() for _ in range(4)]
   with small.Run(num_towers=1, model=model) as run:
     losses = [run.train()]
-    finding = run.opened.take_step().not_finite
-    assert finding.is_done and run.counters() == [2, 13]
-    losses += [finding.loss] + [run.train() for _ in range(2)]
+    result = run.opened.take_step()
+    assert result.not_finite.is_done and run.counters() == [2, 13]
+    losses += [result] + [run.train() for _ in range(2)]
   assert losses == pytest.approx(expected, abs=1e-6)
 
 

@@ -81,16 +81,14 @@ class ForwardCache:
       self._kept.pop()[1].close()
 
 
-def _name_parts(trained):
-  parts = dict(zip(find_paths(trained), tf.nest.flatten(trained)))
-  parts.setdefault('0', parts.get(''))
-  return parts
+def _name_parts(batch):
+  return dict(zip(find_paths(batch), tf.nest.flatten(batch)))
 
 
 def _open_axes(given, trained):
   """Returns the shapes of what is given, open where the program trains on any size."""
   parts, opened = _name_parts(trained), []
-  for path, part in zip(find_paths(given), tf.nest.flatten(given)):
+  for path, part in _name_parts(given).items():
     own, sizes = parts.get(path), list(part.shape)
     if own is not None and own.shape.ndims == len(sizes):
       sizes = [None if open_ is None else size for open_, size in zip(own.shape.as_list(), sizes)]
@@ -101,8 +99,8 @@ def _open_axes(given, trained):
 def _check_batch_axis(given, trained):
   """Refuses one example in place of a batch, whose first dimension would count as examples."""
   parts = _name_parts(trained)
-  for path, part in zip(find_paths(given), tf.nest.flatten(given)):
-    other = parts.get(path or '0')
+  for path, part in _name_parts(given).items():
+    other = parts.get(path or '0', parts.get(''))
     row = None if other is None else tf.TensorShape(other.shape)[1:]
     # A tensor is of examples, which have been batched.
     if row is not None and row.ndims and not tf.is_tensor(part) and (
@@ -131,8 +129,7 @@ def _comparing(given, trained, is_model):
 
 
 def _describe_parts(batch):
-  parts = {path: describe_part(part)
-           for path, part in zip(find_paths(batch), tf.nest.flatten(batch))}
+  parts = {path: describe_part(part) for path, part in _name_parts(batch).items()}
   return {path: f'{dtype} {[None, *sizes]}'.replace('None', '?')
           for path, (dtype, sizes) in parts.items()}
 

@@ -9,7 +9,6 @@ from towers.update.nan_guard import Diagnosis
 
 class Retried(NamedTuple):
   """The result of taking a step again that was not finite."""
-  loss: float  # The mean over the global batch.
   is_done: bool  # Whether everything was finite this time, so that the step is done.
   found: Diagnosis  # In place of its tensors arrays, with micro-batches as their first axis.
   # Whether the fault may be in a tower of another worker, which then names it.
