@@ -74,9 +74,6 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC',
     `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the
     metrics 'accuracy' and, with more than 5 classes, 'top_5', both `[batch]` bool. Images are
     `[batch, height, width, channels]` uint8 or float32, labels `[batch]` int32.
-
-  Raises:
-    UsageError: an unknown name or data format.
   """
   build = build_logits(name, num_classes=num_classes, data_format=data_format, drop_path=drop_path)
 

@@ -41,16 +41,10 @@ class Stage(NamedTuple):
 
 def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], depth: int,
                 name: str) -> Stage:
-  """Builds an area per tower, each on its tower's device.
+  """Builds an area of a `depth` of at least 1 for each tower, on its device.
 
-  Args:
-    batches: for each tower a flat list of tensors, the batch to put.
-    devices: the device of each tower.
-    depth: batches that wait in each area between two runs, at least 1.
-    name: of the split, for the graph.
-
-  Raises:
-    UsageError: there are more or fewer devices than batches.
+  The batches to put are flat lists of tensors, and the name is that of the split. More or fewer
+  devices than batches are a UsageError.
   """
   check_same_number(len(batches), f'batches to stage for {name}', len(devices), 'devices',
                     fix='give a device for each tower.')

@@ -98,7 +98,6 @@ class TrainingGraph:
   @uncollected()
   def __init__(self, model: Model, train: Examples, validation: Optional[Examples],
                settings: ProgramSettings, workers: Optional[Workers] = None):
-    """Builds the line from its first op to its last; see `towers.Program` for the settings."""
     self.model, self.train_examples, self.validation_examples = model, train, validation
     accumulate = read_accumulate(settings.accumulate)
     self.graph = tf.get_default_graph()
@@ -260,7 +259,6 @@ class TrainingGraph:
     return batches, is_training, is_validating
 
   def _build_gradients(self):
-    """Builds the mean gradients over the global batch, clipped if asked."""
     given = self.given
     # NCCL refuses two ranks on one GPU.
     shares_gpu = bool(self.devices.memory.num_logical) and given.collective == 'auto'

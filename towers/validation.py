@@ -81,10 +81,8 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
   """Sums the metrics of towers that train and validate in turn.
 
   Args:
-    towers: all of them.
-    feed: of the validation split.
+    feed: of the validation split, and of several workers one's part of it.
     is_validating: the switch of their batches, a bool placeholder; None if they only validate.
-    workers: that share the split; the feed is one worker's part of it.
 
   Raises:
     UsageError: the feed is for another number of towers or of workers, or the model changes a
@@ -155,11 +153,8 @@ def build_measuring_towers(model: Model, towers: Sequence[Tower], *, store: Vari
                            workers: Workers = ALONE) -> Sequence[Tower]:
   """Builds beside each training tower what its model makes with `is_training` False.
 
-  They compute on the same switched batches and variables, for a model that decides in Python. The
-  arguments are those of `build_validation_tower`.
-
-  Raises:
-    UsageError: a variable of False alone.
+  They compute on the same switched batches and variables, for a model that decides in Python. A
+  variable of False alone is a UsageError.
   """
   call = ModelCall(model, store, towers[0].global_batch,
                    begin_draws(store.seed, read_shift=read_pass_shift), precision=precision)
@@ -186,7 +181,6 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
-    model, store, precision, workers: of the training towers.
     feed: of the validation split, for one device, that of the tower and the snapshot.
     index: of the tower, which no training tower has.
     averages: to measure in place of their weights; or None.

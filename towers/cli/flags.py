@@ -38,13 +38,8 @@ def parse_flags(arguments: Sequence[str],
                 others: Optional[flags.FlagValues] = None) -> Optional[Config]:
   """Returns the Config of a command line, or None after printing the help that it asks for.
 
-  Args:
-    arguments: `sys.argv`, the program's name first.
-    others: flags of the program itself, which are parsed too.
-
-  Raises:
-    UsageError: an unknown flag (the message names the nearest one), a value of the wrong kind, or
-      one that `Config` refuses.
+  The arguments are `sys.argv`, the program's name first, and `others` flags of the program itself,
+  which are parsed too. A UsageError names the flag nearest to an unknown one.
   """
   values = flags.FlagValues()
   for name, text in _HELP.items():

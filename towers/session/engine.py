@@ -1,13 +1,7 @@
 """The engine of a session: its variables, its input, and the runs of the `tf.Session` in a step.
 
-A session alone calls it. Three callables cover a run. Each takes batches out of the staging areas
-and puts the next ones in; of a step of several micro-batches another one adds up all but the last:
-
-  train                  loss, update, put train
-  train + validate       the same, and the sums of the validation tower, put validation
-                         (validation on its own tower)
-  validate               sums with is_validating fed, put validation
-                         (validation by the switch)
+A session alone calls it. A run of `Calls` takes batches out of the staging areas and puts the next
+ones in: one that trains, one that also measures on a validation tower, and one that measures alone.
 """
 
 import contextlib
@@ -327,7 +321,7 @@ class Engine:
     losses, finite, inputs = map(np.stack, zip(*found))
     result = StepResult(loss)
     result.not_finite = Retried(
-        float(loss), bool(is_done), diagnosis._replace(losses=losses, finite=finite, inputs=inputs),
+        bool(is_done), diagnosis._replace(losses=losses, finite=finite, inputs=inputs),
         self.has_other_workers, self.program.given.wire)
     return result
 

@@ -1,15 +1,6 @@
 """Failures: TensorFlow's errors as one message that names the tower, the input and the fix; and
 whether a step that was out of memory can have changed anything.
 
-  OutOfRangeError, NotFoundError,
-  InvalidArgumentError … from an iterator   ─► the split and the towers it feeds
-  a variable that starts from a batch       ─► the variable, and where its start belongs
-  a staging area out of balance             ─► the tower, and what to call instead
-  a placeholder that nothing feeds          ─► the placeholder, with its line, and what feeds it
-  a label that is no class                  ─► the label, and how many classes there are
-  out of memory                             ─► device, shape, examples, what to try
-  anything else                             ─► the op, and its tower if it is in one
-
   tower_1/conv/Conv2D ──► gradients ──► guard ──► update of all variables
           │ no room                       └ waits for all of them, so nothing was updated
 

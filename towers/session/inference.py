@@ -106,13 +106,10 @@ class Forward:
     """Builds it, with variables of any values.
 
     Args:
-      compute: a `towers.Model`; or a function of parts of a batch that returns a tensor or a dict
-        of tensors, each `[n, ...]`, as for `towers.export`.
+      compute: if it `is_model`, a `towers.Model`; or a function as for `towers.export`.
       template: of the batches, see `Rows`.
-      is_model: which of the two it is.
       batch_size: of a global batch, into which the rows of a pass fall, in whatever batches they
         come: what is drawn for a row depends on its place there.
-      devices, seed, variables, precision, batch_norm: as for the program.
       num_rows: of each tower in each run, for a net that needs a number; None for any.
       counts: of such a run: 'filled' up by rows that do not count, 'none or all' of a tower's rows,
         or 'all', where the model takes the number of all towers' rows too.

@@ -3,12 +3,8 @@
 A `get_next` that waits for a function that never returns blocks in C++, and neither time limits nor
 Ctrl-C end it. (A staging area never blocks: a run that finds it out of balance fails.) So a thread
 checks now and then whether the number of session runs has risen; the loop does nothing for it. If
-it has not for too long, the thread finds out where the run hangs, says so, and ends the process:
-
-  an iterator gives no further batch   ─► the input of the towers that it feeds
-  all iterators do                     ─► the computation itself
-
-The check takes a batch away, which no longer matters.
+it has not for too long, the thread asks all iterators for a batch, which takes one away that no
+longer matters, says whether the input or the computation hangs, and ends the process.
 """
 
 import contextlib

@@ -81,7 +81,6 @@ class MetricSamples(Callback):
     self._session.calls.measure_update(self._every.is_due(step + 1))
 
   def _sample(self, pace, loss):
-    """Gives a measured step to the metric writers."""
     session = self._session
     update = session.calls.update or Update(math.nan, {})
     values = dict(

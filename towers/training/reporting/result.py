@@ -13,12 +13,10 @@ from towers.process.run_error import RunError
 
 def build_result(run: Any, progress: Any, loop: Any, *, trained: Dict[str, float],
                  started: float) -> Dict[str, Any]:
-  """Returns what `--result_file` holds, by name.
+  """Returns what `--result_file` holds, by name, of a `Run` whose `Loop` has ended.
 
-  Args:
-    run, progress, loop: the `Run`, its `Progress`, and its `Loop`, which has ended.
-    trained: means of the training steps since the validation before the last, by name.
-    started: time.monotonic() when the process began.
+  `trained` are the means of the training steps since the validation before the last, and the
+  process has `started` by time.monotonic().
   """
   session, program = run.session, run.program
   all_reduce, first_step_at = program.gradients.all_reduce, progress.first_step_at

@@ -1,11 +1,7 @@
 """Summaries: a run's curves, text and graph for TensorBoard, under the same tags on N towers.
 
-  train/loss  train/learning_rate  train/gradient_norm  train/examples_per_second  train/input_wait
-  train/accuracy  …                                means of the model's metrics since the last point
-  validation/loss  validation/accuracy  …          at the step of the measured weights
-  activations  …                                   what tf.summary makes, in one tower or in none
-  configuration  run                               text: all settings; devices, data and variables
-  graph                                            with a scope for each tower: tower_0, tower_1, …
+The tags are those of docs/seeing.md: `train/…` and `validation/…`, the texts `configuration` and
+`run`, and what the model calls its own.
 
 Each process writes a file of its own and starts it with a `SessionLog.START`, at which TensorBoard
 drops the points of later steps: a resumed run writes them again.
