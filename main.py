@@ -15,8 +15,7 @@ except ModuleNotFoundError as missing:
   if __name__ != '__main__' or missing.name not in ('absl', 'numpy'):
     raise
   print(f'towers: error: {missing.name} is not installed in {sys.prefix}: install what towers '
-        'needs '
-        'with `pip install .`, or start ./run, which makes an environment.', file=sys.stderr)
+        'needs with `pip install .`, or start ./run, which makes an environment.', file=sys.stderr)
   sys.exit(2)
 except KeyboardInterrupt:  # Ctrl-C while it loads.
   sys.exit(130)
