@@ -71,11 +71,7 @@ class WholeRows:
           for of_workers in zip(*(_unpack(one, 1 + len(rows)) for one in gather(packed))))
 
   def compute(self) -> Dict[str, Any]:
-    """Returns each metric of the examples so far, a float or an array.
-
-    Raises:
-      UsageError: a function that returns neither a number nor an array of them.
-    """
+    """Returns each metric of the examples so far, a float or an array; else it is a UsageError."""
     if self._found is None:
       examples = np.concatenate(self._positions or [np.zeros(0, np.int64)])
       order = np.argsort(examples if self._order is None else self._order(examples, 0))

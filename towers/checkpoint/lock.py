@@ -23,9 +23,7 @@ _NAME = 'lock'
 def lock_folder(folder: Optional[str]) -> Iterator[None]:
   """Makes a folder and keeps other runs out of it; does nothing for None.
 
-  Raises:
-    UsageError: the folder cannot be made or written to, its path names another file system, or
-      another process has it.
+  One that cannot be made, is not on this machine, or is another process's is a UsageError.
   """
   if folder is None:
     yield

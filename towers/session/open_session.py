@@ -67,10 +67,8 @@ class OpenSession(SessionInterface):
   def open(self: Self) -> Self:
     """Opens the session until `close`, as `with` does, but changes no default of TensorFlow's.
 
-    Any thread may open, call and close it; a call waits for that of another thread.
-
-    Raises:
-      UsageError: it is open.
+    Any thread may open, call and close it; a call waits for that of another thread. To open it
+    twice is a UsageError.
     """
     if self._opened is not None:
       raise UsageError('The session is open already: call session.close() before.')

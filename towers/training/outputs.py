@@ -35,9 +35,7 @@ def lock_outputs(settings: RunSettings, cluster: Cluster, *, listens: bool = Tru
 def check_outputs(**paths: Optional[str]) -> None:
   """Makes the folders that a run writes to, writes to each, and sweeps what a killed run left.
 
-  Raises:
-    UsageError: a path cannot be written, or what writes it is not installed; names the setting.
-    RunError: the disk of the checkpoints is full.
+  A path that cannot be written is a UsageError, and a full disk of the checkpoints a RunError.
   """
   for name, path in paths.items():
     if path is not None and name in _OF_EXTRAS:

@@ -359,11 +359,7 @@ class Run:
 
 @contextlib.contextmanager
 def watch_records(bad_records: Sequence[BadRecords], progress: Any) -> Iterator[None]:
-  """Turns a pipeline's error into one that names the damaged record; sums up skipped ones.
-
-  Raises:
-    UsageError: under the policy 'fail', in place of the session's or TensorFlow's error.
-  """
+  """Turns a pipeline's error into one that names the damaged record; sums up skipped ones."""
   try:
     yield
   except (tf.errors.OpError, RunError):
