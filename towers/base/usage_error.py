@@ -1,8 +1,8 @@
 """The one exception for a user's mistakes, and what all errors share whose message says all.
 
 A message names the setting, both numbers and the fix, since the user sees nothing else: a program
-that does not catch it ends with a line on stderr and its exit code, without a stack trace. Any
-other exception is a bug.
+that does not catch it ends with a line on stderr and its exit code, without a stack trace. Whatever
+takes what a user gives may raise one; any other exception is a bug.
 """
 
 import functools

@@ -170,11 +170,7 @@ def make_singly(examples, elements, arrays, epoch, parallel_calls):
 
 
 def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
-  """Returns a split of arrays (images, labels), augmented.
-
-  Raises:
-    UsageError: a kind that needs encoded images.
-  """
+  """Returns a split of arrays (images, labels), augmented."""
   if kind == 'none':
     return examples
   if kind != 'cifar':

@@ -35,11 +35,7 @@ class BadRecords:
   """
 
   def __init__(self, policy: str = 'fail', stream: Any = None, name: str = ''):
-    """Starts an empty log, of the split `name`, to `sys.stderr` if there is no stream.
-
-    Raises:
-      UsageError: an unknown policy.
-    """
+    """Starts an empty log, of the split `name`, to `sys.stderr` if there is no stream."""
     check_choice('on_bad_record', policy, POLICIES)
     self.skips = policy == 'skip'
     self.failure: Optional[str] = None

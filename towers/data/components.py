@@ -200,11 +200,7 @@ _MISTAKES = {
 
 
 def find_components(dataset: Any, name: str, *, marks_bad: bool = False) -> Components:
-  """Returns the components of a data set's elements, `(example, is_good)` if it marks bad ones.
-
-  Raises:
-    UsageError: one is no dense tensor, or there is none.
-  """
+  """Returns the components of a data set's elements, `(example, is_good)` if it marks bad ones."""
   types = tf.data.get_output_types(dataset)
   paths = find_paths(types[0]) + ['is_good'] if marks_bad else find_paths(types)
   shapes = tf.nest.flatten(tf.data.get_output_shapes(dataset))

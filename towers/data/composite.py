@@ -69,11 +69,7 @@ def find_rows(structure: Any) -> List[bool]:
 
 
 def encode_dataset(dataset: Any, name: str) -> Any:
-  """Returns a data set of examples with `ROWS` in place of sparse and ragged components.
-
-  Raises:
-    UsageError: a component whose shape is not known as far as it must be.
-  """
+  """Returns a data set of examples with `ROWS` in place of sparse and ragged components."""
   kinds = tf.nest.flatten(tf.data.get_output_classes(dataset))
   if all(kind is tf.Tensor for kind in kinds):
     return dataset
@@ -91,9 +87,6 @@ def encode_example(example: Any, name: str, shapes: Any = None) -> Any:
   """Returns an example with `ROWS` in place of sparse and ragged components.
 
   `shapes` are those of the components, a flat list, where tensors have lost theirs.
-
-  Raises:
-    UsageError: a component whose shape is not known as far as it must be.
   """
   leaves = tf.nest.flatten(example)
   encoders = {tf.RaggedTensor: _encode_ragged, tf.SparseTensor: _encode_sparse}

@@ -27,12 +27,9 @@ _PASSING = ('ExpandDims', 'Identity', 'Pack', 'Reshape')
 
 
 def check_ops(dataset: Any, name: str) -> None:
-  """Checks that a data set is not batched, endless, or shuffled anew at each pass.
+  """Refuses a data set that is batched, endless, or shuffled anew at each pass.
 
   A batch may be mapped to something else: what keeps no dimension of the batch's size is taken.
-
-  Raises:
-    UsageError: it is; names all of these and what to leave out.
   """
   from towers.graph.walk import find_needed
   fixes, last_op = [], data_sets.find_last_op(dataset)
@@ -59,9 +56,6 @@ def check_draws(dataset: Any, name: str) -> None:
   """Refuses functions of a data set that draw random numbers by a state of their own.
 
   Parallel threads draw in the order in which they happen to ask, and a resumed run draws others.
-
-  Raises:
-    UsageError: names the op.
   """
   from towers.graph.walk import find_needed, walk_called
   from towers.placement.randomness import is_random
@@ -80,11 +74,7 @@ def check_draws(dataset: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def no_python_draws(who: str) -> Iterator[None]:
-  """Opens a context in which `who`, a function of the input, becomes ops, and draws nothing.
-
-  Raises:
-    UsageError: numpy or Python has drawn, once for all examples.
-  """
+  """Opens a context in which `who`, a function of the input, becomes ops, and may draw nothing."""
   before = read_states()
   yield
   if read_states() != before:

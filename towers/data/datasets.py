@@ -149,11 +149,7 @@ def from_stream(make: Optional[Callable[[], Iterator[Any]]] = None, like: Any = 
 
 
 def _make(dataset: Any, name: str) -> Any:
-  """Returns the data set in the program's graph, outside of any function of another data set.
-
-  Raises:
-    UsageError: it was made in another graph.
-  """
+  """Returns the data set in the program's graph, outside of any function of another data set."""
   with tf.init_scope(), tf.device('/cpu:0'):
     if not _is_made(dataset, name):
       return _call(dataset, name)
@@ -301,11 +297,7 @@ def _keeps_a_file(dataset: Any) -> bool:
 
 
 def _read_count(count_file: Optional[str], name: str) -> Optional[int]:
-  """Returns the count that an earlier run kept, or None.
-
-  Raises:
-    UsageError: the file was not written by towers.
-  """
+  """Returns the count that an earlier run kept, or None."""
   if count_file is None or not os.path.exists(count_file):
     return None
   try:

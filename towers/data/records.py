@@ -69,11 +69,7 @@ def from_tfrecords(paths: Union[str, 'os.PathLike[str]', Sequence[Any]],
 
 
 def find_files(paths: Any, name: str) -> List[str]:
-  """Returns the files that paths and patterns name, in order.
-
-  Raises:
-    UsageError: one names no file, or the same file as another.
-  """
+  """Returns the files that paths and patterns name, in order."""
   found: List[str] = []
   for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
     path = os.fspath(path)
@@ -99,9 +95,6 @@ def open_records(paths: Sequence[str], bad_records: BadRecords, *, counts: Mappi
   """Returns the records of files, read by index.
 
   `counts` are how many records a file should have, by its name, as the file `counted_by` says.
-
-  Raises:
-    UsageError: damage by the policy, compressed files, or no record at all.
   """
   with Threads(_THREADS) as threads:
     indexes = list(threads.map(load_index, paths))

@@ -70,11 +70,7 @@ def check_ranks(components: Components) -> None:
 
 
 def _choose_padding(data_set: Any, padding: Optional[Padding], name: str) -> Optional[Padding]:
-  """Returns how batches are padded: as the split is, or for `composite.ROWS` alone.
-
-  Raises:
-    UsageError: beside them, a component of any size in a split that is not padded.
-  """
+  """Returns how batches are padded: as the split is, or for `composite.ROWS` alone."""
   parts = find_components(data_set, name).parts
   if padding is not None or not any(part.is_of_rows for part in parts):
     return padding
@@ -89,9 +85,6 @@ def _choose_padding(data_set: Any, padding: Optional[Padding], name: str) -> Opt
 def _batch_rows(data_set: Any, size: int, padding: Optional[Padding], *, name: str,
                 marks_bad: bool, drop_remainder: bool) -> Any:
   """Returns the data set in batches of `size`; its elements are `(example, is_good)` if it marks.
-
-  Raises:
-    UsageError: padding that does not fit the examples.
   """
   if padding is None:
     return data_set.batch(size, drop_remainder=drop_remainder)

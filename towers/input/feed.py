@@ -90,9 +90,6 @@ def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1
     inputs: the split's iterators.
     devices: the device of each tower.
     staging_depth: batches that wait for each tower; with 0 there are no staging areas.
-
-  Raises:
-    UsageError: devices that do not fit the plan's towers.
   """
   check_same_number(inputs.plan.num_towers, f'towers in the plan of {inputs.name}',
                     len(devices), 'devices',
@@ -117,9 +114,6 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
   """Returns for each tower its batch: of validation where `is_validating`, else of training.
 
   Both feeds are over the same towers with the same staging depth.
-
-  Raises:
-    UsageError: the feeds differ in the number of towers, in structure or in dtypes.
   """
   check_same_number(len(train.devices), f'towers of the feed of {train.inputs.name}',
                     len(validation.devices), f'towers of the feed of {validation.inputs.name}',

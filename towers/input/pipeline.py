@@ -75,9 +75,6 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     shuffle: shuffle every epoch anew, by (seed, epoch).
     seed: of the shuffling.
     parallel_calls: examples that are parsed at a time, by all iterators; None for one on each core.
-
-  Raises:
-    UsageError: an unknown mode, or examples that cannot fill the batches of `last_batch=carry`.
   """
   _check(examples, plan, mode)
   if plan.is_by_hand:

@@ -261,9 +261,6 @@ class Plan(NamedTuple):
     """Returns the steps of so many epochs from the first step on, rounded; at least 1.
 
     Where the rest is carried, the last step is the one that ends the last epoch.
-
-    Raises:
-      UsageError: of a stream.
     """
     if self.is_endless:
       raise UsageError(f'{epochs:g} epochs of a stream, which has none: count in steps, as '
@@ -353,11 +350,7 @@ class Shard(NamedTuple):
 def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batch: str = 'keep',
                accumulate: int = 1, num_workers: int = 1, rank: int = 0,
                name: str = 'examples') -> Plan:
-  """Returns the plan of a split.
-
-  Raises:
-    UsageError: examples or a global batch that the towers cannot share, or nothing is left of.
-  """
+  """Returns the plan of a split."""
   check_choice('last_batch', last_batch, LAST_BATCHES)
   if num_towers < 1:
     raise UsageError(f'num_towers is {num_towers}: at least 1 tower is needed.')

@@ -80,11 +80,7 @@ def is_loopback(address: str) -> bool:
 
 
 def read_cluster(environ: Mapping[str, str]) -> Cluster:
-  """Returns the cluster of TF_CONFIG in `environ`; one worker if it is missing or empty.
-
-  Raises:
-    UsageError: TF_CONFIG is no valid cluster; names the part and the fix.
-  """
+  """Returns the cluster of TF_CONFIG in `environ`; one worker if it is missing or empty."""
   text = environ.get(VARIABLE, '').strip()
   try:
     content = parse_json(text or '{}')
@@ -150,9 +146,6 @@ def listen(cluster: Cluster, *, on_all: bool = False) -> socket.socket:
   """Returns a socket on this worker's port: of this machine alone if its address is, or `on_all`.
 
   TensorFlow does not refuse a port in use: two of its servers may share one, and answer in turn.
-
-  Raises:
-    UsageError: another process listens on the port.
   """
   host, port = cluster.endpoint(cluster.rank)
   if on_all or not is_loopback(cluster.addresses[cluster.rank]):

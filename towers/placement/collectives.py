@@ -110,9 +110,6 @@ def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], ki
     num_workers: each with as many devices and tensors.
     wires: for each tensor its dtype between several workers, of 16 bits, or None for its own; none
       if all have their own. The sums are of the tensors' dtypes.
-
-  Raises:
-    UsageError: a dtype that no all-reduce can sum.
   """
   first = shares[0]
   for share in first:

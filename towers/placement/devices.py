@@ -54,10 +54,6 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
     kind: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs if there are any.
     logical_gpus: that the first GPU is divided into, one for each tower; None to use whole GPUs.
     gpu_memory: 'growth', a fraction or megabytes, see `read_gpu_memory`; None for all memory.
-
-  Raises:
-    UsageError: fewer GPUs than towers, none with 'gpu' or `logical_gpus`, an unknown kind, or
-      memory that the process has taken otherwise.
   """
   check_choice('device', kind, DEVICE_KINDS)
   memory = read_gpu_memory(gpu_memory, logical_gpus)
@@ -99,11 +95,7 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
 
 
 def check_devices(names: Sequence[str]) -> None:
-  """Refuses names of devices without a type and an index, which collectives and a clone need.
-
-  Raises:
-    UsageError: shows the name and the fix.
-  """
+  """Refuses names of devices without a type and an index, which collectives and a clone need."""
   for name in names:
     try:
       spec = tf.DeviceSpec.from_string(name)

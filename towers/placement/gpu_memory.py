@@ -31,9 +31,6 @@ def read_gpu_memory(text: Optional[str], logical_gpus: Optional[int] = None) -> 
   """Returns what the settings `gpu_memory` and `logical_gpus` say.
 
   The text is 'growth', a fraction such as '0.4', or megabytes such as '9000'; None for all memory.
-
-  Raises:
-    UsageError: an unknown text, or logical GPUs without the megabytes of each.
   """
   try:
     number = float(text or 0)

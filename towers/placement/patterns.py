@@ -21,11 +21,7 @@ def compile_pattern(setting: str, pattern: str) -> Any:
 
 
 def choose(setting: str, pattern: str, names: Iterable[str], *, what: str) -> List[str]:
-  """Returns the names that a setting's pattern matches; `what` they are is for the message.
-
-  Raises:
-    UsageError: it is no regular expression, or matches none.
-  """
+  """Returns the names that a setting's pattern matches; `what` they are is for the message."""
   compiled, names = compile_pattern(setting, pattern), list(names)
   found = [name for name in names if compiled.match(name)]
   if not found:

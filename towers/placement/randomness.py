@@ -62,9 +62,6 @@ def seed_initial_value(value: Tensor, seed: int, name: str, seeded: Set[Operatio
   """Seeds all random ops that an initial value is computed from by (seed, name of its variable).
 
   Those in `seeded`, which the others join, draw for an earlier variable and stay as they are.
-
-  Raises:
-    UsageError: a generator or a function draws; names the op and the variable.
   """
   constants: Dict[Tensor, Tensor] = {}
   for index, op in enumerate(find_random_ops(value)):

@@ -28,11 +28,7 @@ READS_VALUE = ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd')
 
 @contextlib.contextmanager
 def keep_set_values() -> Iterator[None]:
-  """Makes the values that a model assigns within the context initial values of its variables.
-
-  Raises:
-    UsageError: the model reads a variable that Keras has set before, in another session.
-  """
+  """Makes the values that a model assigns within the context initial values of its variables."""
   before = {variable: len(variable.handle.consumers()) for variable in _find_variables()
             if getattr(variable, '_keras_initialized', False) and _is_loaded(variable)}
   with contextlib.closing(LazySession(tf.get_default_graph())) as session:

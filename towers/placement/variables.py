@@ -144,9 +144,6 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   """Returns a store that places variables by `placement` and starts each from (seed, its name).
 
   The devices are of the towers of the worker of this rank; `makes_all` is as of `VariableStore`.
-
-  Raises:
-    UsageError: an unknown placement, no device, or one without an index.
   """
   if not devices:
     raise UsageError('devices is empty: give a device for each tower.')
@@ -312,11 +309,7 @@ def format_variables(variables: Sequence[Variable], rates: Mapping[str, str]) ->
 
 def format_device_table(devices: Sequence[str], variables: Sequence[Variable],
                         roles: Sequence[str]) -> str:
-  """Returns a table of devices: the role, the number of variables, and the bytes of each.
-
-  Raises:
-    UsageError: the numbers of roles and devices differ.
-  """
+  """Returns a table of devices: the role, the number of variables, and the bytes of each."""
   check_same_number(len(devices), 'devices', len(roles), 'roles',
                     fix='give a role for each device.')
   rows: Dict[str, List[Any]] = {HOST: ['input', 0, 0]}

@@ -51,9 +51,6 @@ def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers, collect
 
   One worker whose towers share variables has it already. Workers at different steps get a loss of
   NaN, so that a guarded step changes nothing.
-
-  Raises:
-    UsageError: a collective or a wire that the devices do not have, or gradients that none can sum.
   """
   wire_dtype = choose_wire(wire, num_workers=workers.num_workers)
   if workers.num_workers == 1 and not reduced.replicas:

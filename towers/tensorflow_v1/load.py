@@ -177,11 +177,7 @@ for _name in ('add', 'sub', 'mul', 'truediv', 'pow'):
 
 
 def load_keras() -> Any:
-  """Returns `tf.keras` if it is Keras 2, which builds graphs.
-
-  Raises:
-    UsageError: `tf.keras` is Keras 3 or missing.
-  """
+  """Returns `tf.keras` if it is Keras 2, which builds graphs."""
   try:
     is_keras_3 = '_tf_keras' in tf.keras.layers.__name__.split('.')
   except ImportError:

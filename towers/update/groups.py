@@ -76,11 +76,6 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
   """Returns the groups of the trainable variables of these names.
 
   The rate, times a factor by pattern, is for optimizers that are functions of it.
-
-  Raises:
-    UsageError: a pattern that matches nothing, a variable that several match or, of the
-      optimizers', none; a factor of a rate that is the optimizer's own; or `weight_decay` beside
-      that of an optimizer.
   """
   given = rate_factors or {}
   if not isinstance(given, Mapping):
@@ -183,11 +178,7 @@ def by_pattern(optimizers: Optimizers) -> Dict[str, Every]:
 
 
 def _assign(setting: str, patterns: Mapping[str, Any], names: Sequence[str]) -> Dict[str, str]:
-  """Returns the pattern that matches each name, for names that one does; '' takes all others.
-
-  Raises:
-    UsageError: a pattern that matches no name, or a name that several match.
-  """
+  """Returns the pattern that matches each name, for names that one does; '' takes all others."""
   found: Dict[str, str] = {}
   for pattern in sorted(patterns, key=bool, reverse=True):
     for name in (choose(setting, pattern, names, what='trainable variable') if pattern else
@@ -211,9 +202,6 @@ def choose_rate(optimizer: Optimizers,
 
   A `learning_rate`, or a function from the training split's plan to it, is for optimizers that are
   functions of the rate.
-
-  Raises:
-    UsageError: no optimizer, or a rate that is given twice or not at all.
   """
   optimizers = [one.optimizer for one in by_pattern(optimizer).values()]
   if not optimizers:

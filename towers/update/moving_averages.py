@@ -80,10 +80,6 @@ def build_averages(decay: float) -> Averages:
 
   Call it once the towers are built, and give it to `build_train_op`. The method is that of Polyak
   and Juditsky (1992), with exponential weights: averages look back over some 1 / (1 - decay) steps.
-
-  Raises:
-    UsageError: weights of 16 bits, which small shares never move, or a model that
-      has a variable by the name of an average.
   """
   weights = {variable.op.name: variable for variable in tf.trainable_variables()}
   taken = {variable.op.name for variable in tf.global_variables()}

@@ -25,9 +25,6 @@ def tie_noise(done: Any, made: Iterable[Operation], scopes: Sequence[str], seed:
     made: the ops of its update; a rate may have been made before.
     scopes: of the towers.
     seed: of the run.
-
-  Raises:
-    UsageError: a generator or a function draws; names the op.
   """
   graph, scopes = tf.get_default_graph(), tuple(scopes)
   random = {op for op in graph.get_operations()

@@ -75,11 +75,7 @@ class FirstBatch:
     self._plan = plan._replace(num_towers=1, num_workers=1, rank=0, accumulate=1)
 
   def start(self, session: Session) -> str:
-    """Gives the variables what the function assigns; returns a line that says so.
-
-    Raises:
-      UsageError: it changes none, or makes one that the model does not have.
-    """
+    """Gives the variables what the function assigns; returns a line that says so."""
     with session.graph.as_default():
       variables = {variable.op.name: variable for variable in tf.global_variables()}
     with tf.Graph().as_default() as graph:

@@ -70,10 +70,6 @@ def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str
   """Returns which tensor of the file starts which variable of the program.
 
   Both are by name, as `slices.Tensor`s.
-
-  Raises:
-    UsageError: a pattern that leads to nothing, two tensors for one variable, a shape or dtype that
-      differs, or no match at all.
   """
   anew = dict.fromkeys(choose_all('reinit', settings.reinit, variables,
                                   what='variable of the model'))
@@ -123,9 +119,6 @@ def rename(names: Names, tensors: Iterable[str], *, setting: str, path: str
   """Returns for each tensor of a file its name in the program and its pattern, or None.
 
   A pattern of `names`, which were given in `setting`, may lead to None, to leave a tensor out.
-
-  Raises:
-    UsageError: a pattern is no regular expression, or matches nothing.
   """
   if callable(names):
     given = {name: names(name) for name in tensors}

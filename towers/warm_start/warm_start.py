@@ -36,11 +36,7 @@ class WarmStart:
                        if variable.dtype.base_dtype.is_floating or variable.trainable]
 
   def start(self, session: Session) -> str:
-    """Starts the variables again, from the file; returns a table of what it has started.
-
-    Raises:
-      UsageError: the file is missing or damaged, or does not fit the program, see `matching`.
-    """
+    """Starts the variables again, from the file; returns a table of what it has started."""
     with open_weights(self.source) as opened:
       slices = {variable: find_slice(variable, opened.tensors) for variable in self._variables}
       matches = match(self._settings, opened.tensors,

@@ -34,11 +34,7 @@ class WeightsFile(NamedTuple):
 
 @contextlib.contextmanager
 def open_weights(path: str) -> Iterator[WeightsFile]:
-  """Opens a file of weights, see `init_from`.
-
-  Raises:
-    UsageError: it is missing, damaged, or of another kind.
-  """
+  """Opens a file of weights, see `init_from`."""
   check_local_path('init_from', path)
   is_keras = path.endswith(_H5) and not os.path.isdir(path)
   try:

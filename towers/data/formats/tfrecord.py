@@ -64,11 +64,7 @@ class FileIndex(NamedTuple):
 
 
 def load_index(path: Any) -> FileIndex:
-  """Returns a file's index: the kept one, or else that of a scan, which is then kept.
-
-  Raises:
-    UsageError: the file cannot be read, or is compressed as a whole.
-  """
+  """Returns a file's index: the kept one, or else that of a scan, which is then kept."""
   path = os.fspath(path)
   try:
     status = os.stat(path)

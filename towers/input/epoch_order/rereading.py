@@ -36,9 +36,6 @@ def check_rereading(examples: Examples, num_iterators: int, *, is_trained: bool)
 
   Returns:
     `Order.first`.
-
-  Raises:
-    UsageError: names the first element that differs, or the part of a batch, and what to write.
   """
   if examples.is_untried and examples.parse_batch is not None:
     _check_rows(examples)
