@@ -59,15 +59,6 @@ class Components(NamedTuple):
         tf.zeros([1 if size is None else size for size in part.shape.as_list()], part.dtype)
         for part in self.parts])
 
-  def parse(self, *serialized: Any) -> Any:
-    """Returns an example from its tensors, each serialized as a scalar string tensor."""
-    tensors = []
-    for part, text in zip(self.parts, serialized):
-      tensor = tf.io.parse_tensor(text, part.dtype)
-      tensor.set_shape(part.shape)
-      tensors.append(tensor)
-    return tf.nest.pack_sequence_as(self.structure, tensors)
-
   def hold(self, example: Any, *, fix: str) -> Any:
     """Returns an example with the shapes of the components; a run fails where they are others.
 

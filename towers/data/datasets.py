@@ -21,7 +21,7 @@ from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, check_parameters
 from towers.data.arrays import check_name
-from towers.data.components import Components, find_components, naming_errors
+from towers.data.components import find_components, naming_errors
 from towers.data.composite import encode_dataset
 from towers.data.dataset_ops import check_ops
 from towers.data.examples import BY_HAND, ENDLESS, Examples
@@ -32,7 +32,7 @@ _FIX = 'crop or resize it in the data set, or give the split to towers.padded'
 # What tf.data answers in place of a number.
 _ENDLESS, _UNKNOWN = -1, -2
 _COUNTED_AT_ONCE = 1024
-_CHUNK = 16  # Elements that are read at a time, or a few more.
+_WINDOW = 16  # Elements that are read at a time, or a few more.
 _SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -78,7 +78,7 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     is_static = all(part.is_of_rows or part.shape.is_fully_defined() for part in components.parts)
     if not is_static:
       with _explained(name):
-        first = next(_take(made, 1), None)
+        first = next(_take(made.take(1)), None)
       if first is None:
         known, num_examples = 0, None
       else:
@@ -95,7 +95,7 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
 
   def elements() -> Any:
     made = encode_dataset(_make(dataset, name), name)
-    return made if known == count else _end_after(made, count, components)
+    return made if known == count else _end_after(made, count, name)
 
   def held() -> Any:
     return elements().map(as_written(lambda *example: components.hold(example, fix=_FIX)))
@@ -153,8 +153,7 @@ def _make(dataset: Any, name: str) -> Any:
   with tf.init_scope(), tf.device('/cpu:0'):
     if not _is_made(dataset, name):
       return _call(dataset, name)
-    last_op = data_sets.find_last_op(dataset)
-    if last_op is None or last_op.graph is not tf.get_default_graph():
+    if data_sets.find_last_op(dataset).graph is not tf.get_default_graph():
       raise UsageError(f'{name}: the data set was made in another graph than the program: make it '
                        f'in the same one, or give a function that makes it, {_AS_FUNCTION}.')
     return dataset
@@ -197,7 +196,7 @@ def _call(function: Callable[[], Any], name: str) -> Any:
 def _find_size(dataset: Any, name: str) -> int:
   """Returns how many elements TensorFlow knows a data set to have, or _UNKNOWN."""
   with _explained(name):
-    [size] = _take(tf.data.Dataset.from_tensors(tf.data.experimental.cardinality(dataset)), 1)
+    [size] = _take(tf.data.Dataset.from_tensors(tf.data.experimental.cardinality(dataset)))
   if size == _ENDLESS:
     raise UsageError(f'{name}: the data set is endless, and the program repeats it by itself: '
                      'leave .repeat() out, or cut it with .take(n), or give the Python generator '
@@ -205,18 +204,17 @@ def _find_size(dataset: Any, name: str) -> int:
   return int(size)
 
 
-def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
+def _take(dataset: Any) -> Iterator[Any]:
   """Yields the elements of a data set of the default graph."""
   iterator = tf.data.make_initializable_iterator(data_sets.plain(dataset))
   element = iterator.get_next()
   with private_session(tf.get_default_graph()) as session:
     session.run(iterator.initializer)
-    while at_most is None or at_most > 0:
+    while True:
       try:
         yield session.run(element)
       except tf.errors.OutOfRangeError:
         return
-      at_most = at_most and at_most - 1
 
 
 @contextlib.contextmanager
@@ -307,26 +305,25 @@ def _read_count(count_file: Optional[str], name: str) -> Optional[int]:
                      'it.') from None
 
 
-def _end_after(dataset: Any, count: int, components: Components) -> Any:
+def _end_after(dataset: Any, count: int, name: str) -> Any:
   """Returns a data set that fails before its last element if more would follow.
 
-  Nobody asks for an element after the last one. So elements are read in chunks, of a size with
-  which the last one and the one after it, if there is any, are in the same chunk.
+  Nobody asks for an element after the last one. So elements are read in windows, of a size with
+  which the last one and the one after it, if there is any, are in the same window.
   """
-  size = next(size for size in itertools.count(_CHUNK) if count % size)
-  message = (f'{components.name} promised num_examples={count}, but its data set has more '
-             'elements: correct the number, or remove the count_file.')
+  size = next(size for size in itertools.count(_WINDOW) if count % size)
+  message = (f'{name} promised num_examples={count}, but its data set has more elements: correct '
+             'the number, or remove the count_file.')
 
-  def check(begin, chunk):
-    num_rows = tf.shape(tf.nest.flatten(chunk)[0], out_type=tf.int64)[0]
-    with tf.control_dependencies([tf.Assert(begin + num_rows <= count, [message])]):
-      return tf.nest.map_structure(tf.identity, chunk)
+  def refuse(*_):
+    with tf.control_dependencies([tf.Assert(False, [message])]):
+      return tf.constant(False)
 
-  read = find_components(dataset, components.name)
-  if not read.are_static:  # A chunk takes tensors of different shapes as strings.
-    dataset = dataset.map(as_written(
-        lambda *element: tuple(map(tf.io.serialize_tensor, tf.nest.flatten(element)))))
+  def check(begin, window):
+    elements, left = tf.data.Dataset.zip(window), count - begin
+    # What lies beyond comes first.
+    return elements.skip(left).filter(as_written(refuse)).concatenate(elements.take(left))
+
   begins = tf.data.Dataset.range(0, count + size, size)
-  chunks = tf.data.Dataset.zip((begins, dataset.take(count + 1).batch(size)))
-  checked = data_sets.unbatch(chunks.map(as_written(check)))
-  return checked if read.are_static else checked.map(as_written(read.parse))
+  windows = dataset.take(count + 1).window(size)
+  return tf.data.Dataset.zip((begins, windows)).flat_map(as_written(check))
