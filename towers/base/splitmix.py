@@ -15,9 +15,7 @@ _SHIFTS = (30, 27, 31)
 def mix(values: Any, bitwise: Any) -> Any:
   """Returns int64 values of the same shape, which look random; equal ones only for equal ones.
 
-  Args:
-    values: an int64 tensor or array; no single number, since numpy warns where one wraps around.
-    bitwise: `tf.bitwise` for a tensor, `numpy` for an array.
+  They are a tensor or an array; no single number, since numpy warns where one wraps around.
   """
   for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS):
     values = bitwise.bitwise_xor(values, shift_right(values, shift, bitwise)) * as_int64(multiplier)

@@ -190,9 +190,8 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
 def pad_crop_mirror(images: Any, draws: Any) -> Any:
   """Returns the images, each shifted by up to 4 pixels into zeros, half of them mirrored.
 
-  Args:
-    images: `[batch, height, width, channels]` of any dtype; all but the batch is known.
-    draws: uniform in [0, 1), float32 `[batch, 3]`.
+  Of these, `[batch, height, width, channels]`, all but the batch is known; the draws are uniform in
+  [0, 1), float32 `[batch, 3]`.
   """
   padded = tf.pad(images, [[0, 0], [_PADDING, _PADDING], [_PADDING, _PADDING], [0, 0]])
   shifts = tf.cast(draws[:, :2] * (2 * _PADDING + 1), tf.int32)

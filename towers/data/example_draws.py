@@ -32,11 +32,8 @@ def draw(indices: Any, *, epoch: Any, seed: int, count: int, first: int = 0) -> 
 def take_windows(images: Any, y: Any, x: Any, size: Sequence[int], is_mirrored: Any = None) -> Any:
   """Returns a window of each of `[batch, height, width, channels]`, by one gather of pixels.
 
-  Args:
-    images: whose number of channels is known.
-    y, x: where the windows begin, int32 `[batch]`.
-    size: of all, height and width.
-    is_mirrored: whether each is from left to right, bool `[batch]`; None for none.
+  All have one size, height and width, and begin at `y` and `x`, int32 `[batch]`. Those that are
+  mirrored, bool `[batch]`, are so from left to right; None for none. The channels are known.
   """
   height, width = size
   num_images, full_height, full_width, _ = tf.unstack(tf.shape(images))

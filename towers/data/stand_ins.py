@@ -30,15 +30,12 @@ def map_chunks(indices: Any, read_chunk: Callable[[Any], Any], function: Callabl
   Under the policy 'skip' each is `(example, is_good)`.
 
   Args:
-    indices: the data set.
     read_chunk: makes of indices `[rows]` columns: these, records, whether each could be read, which
       it reports if not, and what else `function` takes.
     function: returns the example of a record.
     blank: returns an example of the same structure, for a record on which `function` fails.
     explain: returns why it fails on a record, in words.
     place: returns where the record of an index is, as `BadRecords.report` takes it.
-    bad_records: the policy, and the log.
-    name: of the split, for messages.
     parallel_calls: rows that are worked on at a time.
   """
   def mark(example, is_good):

@@ -84,13 +84,7 @@ class Feed(NamedTuple):
 
 
 def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:
-  """Builds the staging areas between a split's iterators and its towers.
-
-  Args:
-    inputs: the split's iterators.
-    devices: the device of each tower.
-    staging_depth: batches that wait for each tower; with 0 there are no staging areas.
-  """
+  """Builds staging areas, in which so many batches wait on each tower's device; with 0 none."""
   check_same_number(inputs.plan.num_towers, f'towers in the plan of {inputs.name}',
                     len(devices), 'devices',
                     fix='build the plan for as many towers as there are devices.')

@@ -66,15 +66,10 @@ class Inputs(NamedTuple):
 
 def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False,
                  seed: int = 0, parallel_calls: Optional[int] = None) -> Inputs:
-  """Builds the pipeline of one split.
+  """Builds the pipeline of one split in one of `INPUT_MODES`.
 
-  Args:
-    examples: the split.
-    plan: how examples are dealt out to steps and towers.
-    mode: 'split', 'next' or 'shard'.
-    shuffle: shuffle every epoch anew, by (seed, epoch).
-    seed: of the shuffling.
-    parallel_calls: examples that are parsed at a time, by all iterators; None for one on each core.
+  With `shuffle` every epoch is shuffled anew, by (seed, epoch). All iterators together parse
+  `parallel_calls` examples at a time; None for one on each core.
   """
   _check(examples, plan, mode)
   if plan.is_by_hand:

@@ -104,12 +104,8 @@ def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], ki
                wires: Sequence[Optional[DType]] = ()) -> Tuple[List[List[Tensor]], AllReduce]:
   """Sums the tensors of several devices; returns each device's sums, and what was summed.
 
-  Args:
-    shares: for each device its tensors, of the same static shapes and dtypes on every device.
-    devices, kind, pack_bytes: of this worker, 'ring' or 'nccl', and of `plan_packs`.
-    num_workers: each with as many devices and tensors.
-    wires: for each tensor its dtype between several workers, of 16 bits, or None for its own; none
-      if all have their own. The sums are of the tensors' dtypes.
+  The tensors have the same static shapes and dtypes on every device of every worker; `wires` are
+  their dtypes of 16 bits between workers, None for a tensor's own, or empty where all have these.
   """
   first = shares[0]
   for share in first:

@@ -115,21 +115,18 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   Call it when the graph is built, and before the process opens any session.
 
   Args:
-    devices: where towers stand.
+    devices, collective, workers, precision: as of the program.
     graph_rewriter: 'on', 'off' or 'auto': whether TensorFlow rewrites the graph before its first
       run. On GPUs it chooses layouts, which mixed precision needs. On CPUs it makes no step faster,
       and the first one of a deep net several times slower: 'auto' is off there, unless XLA
       compiles, which takes constants that are not folded yet for the first device's.
-    collective: 'ring', 'nccl' or 'auto', as for `average_gradients`.
     inter_threads: ops that run at a time. None for TF_NUM_INTEROP_THREADS, or else one for each
       core. With GPUs or a deep graph it is at least one for each tower: then gradients meet and
       free their memory early (0.7 GB for 8 towers of NASNet-Large). One tower on a CPU whose
       tensors are all small is run by the step's caller.
     intra_threads: threads inside of one op. None for TF_NUM_INTRAOP_THREADS, or else one for each
       core with GPUs, and for virtual CPU devices a tower's share of the cores.
-    workers: of which this is one.
     needs_threads: whether the input needs the session's threads, see `Inputs`.
-    precision: of the program, see `compiles_by_default`.
   """
   check_choice('graph_rewriter', graph_rewriter, GRAPH_REWRITERS)
   on_gpus, num_towers = devices.kind == 'GPU', len(devices.names)

@@ -22,11 +22,7 @@ def average_gradients(towers: Sequence[Tower], *, workers: Workers = ALONE,
                       wire: str = 'float32') -> ReducedGradients:
   """Returns the mean loss and gradients over the global batch; sparse gradients stay sparse.
 
-  Args:
-    towers: all of this worker.
-    workers: that share the global batch, of which this is one.
-    collective, wire: as of `towers.Program`.
-    fusion_bytes: of gradients that one collective sums.
+  The towers are all of this worker; one collective sums gradients of `fusion_bytes`.
 
   Raises:
     UsageError: a collective or a wire that these devices do not have, or gradients that none can

@@ -26,9 +26,8 @@ _others: Dict[Any, Tuple[Callable[..., Any], Callable[..., Any]]] = {}
 def other_norms(kernel: Callable[..., Any], mean: Callable[..., Any]) -> Iterator[None]:
   """Makes batch normalisation within the context, in this graph and thread, call others.
 
-  Args:
-    kernel: for each fused kernel; its first argument is TensorFlow's own.
-    mean: for the means that `tf.nn.moments` takes; likewise.
+  They are for each fused kernel, and for the means that `tf.nn.moments` takes; the first argument
+  is TensorFlow's own.
   """
   caller = _find_caller()
   with _lock:

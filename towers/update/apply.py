@@ -40,11 +40,10 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
 
   Args:
     reduced: the gradients. The UPDATE_OPS of their first tower run with the step.
-    optimizer: applies them; or the groups of variables, each with an optimizer.
     weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more
       dimensions, once: weights decay, biases and norms do not.
     is_compiled: whether XLA compiles on the towers' devices.
-    averages: of the weights, which the step moves too; or None.
+    averages: of the weights, which the step moves too.
     seed: of what the update draws.
 
   Raises:

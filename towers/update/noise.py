@@ -20,11 +20,7 @@ from towers.tower.drawing.draws import begin_draws, tie_draws, warn_of_left
 def tie_noise(done: Any, made: Iterable[Operation], scopes: Sequence[str], seed: int) -> None:
   """Ties the random ops that a step needs, but for those of the towers, to the seed and the step.
 
-  Args:
-    done: what ends the step.
-    made: the ops of its update; a rate may have been made before.
-    scopes: of the towers.
-    seed: of the run.
+  `done` ends the step, whose update has `made` ops; a rate may have been made before.
   """
   graph, scopes = tf.get_default_graph(), tuple(scopes)
   random = {op for op in graph.get_operations()
