@@ -35,11 +35,6 @@ class Components(NamedTuple):
   structure: Any  # Of an example, with dtypes as its leaves.
   parts: Tuple[Component, ...]  # The components, in the order of `tf.nest.flatten`.
 
-  @property
-  def are_static(self) -> bool:
-    """Whether all shapes are known."""
-    return all(part.shape.is_fully_defined() for part in self.parts)
-
   def with_shapes_of(self, example: Any) -> 'Components':
     """Returns the same with the shapes of an example, which is a structure of arrays."""
     shapes = [tf.TensorShape(np.shape(value)) for value in tf.nest.flatten(example)]

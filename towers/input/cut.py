@@ -90,7 +90,7 @@ def _batch_rows(data_set: Any, size: int, padding: Optional[Padding], *, name: s
     return data_set.batch(size, drop_remainder=drop_remainder)
   components = find_components(data_set, name, marks_bad=marks_bad)
   check_ranks(components)
-  if components.are_static:
+  if all(part.shape.is_fully_defined() for part in components.parts):
     shapes = ', '.join(str(part.shape) for part in components.parts)
     raise UsageError(f'{name}: towers.padded has nothing to pad, for the shapes of an example are '
                      f'{shapes}: leave it out.')

@@ -149,7 +149,7 @@ def _order_elements(elements, examples, plan, shard, span, *, seed):
 
 def _take_places(elements, shard, place):
   """Returns the elements at a shard's places of every batch; the first one is at `place`."""
-  if shard.is_regular:
+  if shard.batch_size % shard.num_shards == 0:
     begin = (shard.position - place) % shard.num_shards
     return elements if shard.num_shards == 1 else elements.shard(shard.num_shards, begin)
 

@@ -328,11 +328,6 @@ class Shard(NamedTuple):
   takes_turns: bool = False  # Whether the towers of a worker take their batches from it in turn.
 
   @property
-  def is_regular(self) -> bool:
-    """Whether every `num_shards`-th example of one batch after another is in the shard."""
-    return self.batch_size % self.num_shards == 0
-
-  @property
   def size(self) -> int:
     """How many examples of a full micro-batch are in the shard."""
     return dealt(self.batch_size, self.position, self.num_shards)
@@ -354,9 +349,6 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batc
   check_choice('last_batch', last_batch, LAST_BATCHES)
   if num_towers < 1:
     raise UsageError(f'num_towers is {num_towers}: at least 1 tower is needed.')
-  if not 0 <= rank < num_workers:
-    raise UsageError(f'rank is {rank}: the ranks of {num_workers} workers are 0 to '
-                     f'{num_workers - 1}.')
   all_towers = num_workers * num_towers
   towers = f'{all_towers} towers' + (f' of {num_workers} workers' if num_workers > 1 else '')
   if batch_size < all_towers:

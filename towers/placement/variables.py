@@ -29,7 +29,7 @@ from towers.placement.packing import size_of
 from towers.placement.patterns import choose_all, list_patterns, shorten
 from towers.placement.randomness import find_random_ops, seed_initial_value
 from towers.placement.replicas import make_replica
-from towers.tensorflow_v1 import Operation, Variable, tf
+from towers.tensorflow_v1 import Operation, Variable, replace_tensor, tf
 
 PLACEMENTS = ('auto', 'host', 'first', 'balanced', 'replicated')
 # The name scope of a tower. TensorFlow numbers the second one of a name, as in a scratch graph.
@@ -224,29 +224,20 @@ def redirect_reads(variables: Mapping[str, Variable], instead: Mapping[str, Vari
     while reached:
       tensor = reached.pop()
       for op in known.intersection(tensor.consumers()):
-        if tensor is handle:
-          _replace_input(op, handle, other.handle)
         op._set_device(other.device)
         # Into a branch or a loop.
         reached += [output for output in op.outputs if output.dtype == tf.resource]
+    replace_tensor(handle, other.handle, known)
     # A scope with a caching_device, as that of tf.nn.dynamic_rnn, reads a variable once.
     cached = getattr(variables.get(name), '_cached_value', None)
-    readers = known.intersection(() if cached is None else cached.consumers())
-    value = other.value() if readers else None
-    for op in readers:
-      _replace_input(op, cached, value)
+    if cached is not None and not known.isdisjoint(cached.consumers()):
+      replace_tensor(cached, other.value(), known)
   groups = {b'loc:@' + name.encode(): other for name, other in instead.items()}
   for op in known:
     for other in filter(None, map(groups.get, op.colocation_groups())):
       op._set_device(other.device)
       op._set_attr('_class', tf.AttrValue(list=tf.AttrValue.ListValue(
           s=[b'loc:@' + other.op.name.encode()])))
-
-
-def _replace_input(op, tensor, other):
-  for index, value in enumerate(op.inputs):
-    if value is tensor:
-      op._update_input(index, other)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,13 @@
 """Rewiring: ops of a graph that take another tensor, or wait for another op."""
 
+from typing import Optional, Set
+
 from towers.tensorflow_v1.types import Operation, Tensor
 
 
-def replace_tensor(tensor: Tensor, other: Tensor) -> None:
-  """Gives `other` to all ops that take a tensor."""
-  for op in tensor.consumers():
+def replace_tensor(tensor: Tensor, other: Tensor, ops: Optional[Set[Operation]] = None) -> None:
+  """Gives `other` to all ops that take a tensor, or to those of them in `ops`."""
+  for op in tensor.consumers() if ops is None else ops.intersection(tensor.consumers()):
     for index, taken in enumerate(op.inputs):
       if taken is tensor:
         op._update_input(index, other)

@@ -27,7 +27,6 @@ from towers.update.moving_averages import Averages
 from towers.update.nan_guard import build_is_finite, run_if
 from towers.update.noise import tie_noise
 from towers.update.slots import SlotCreator, make_slots, noting_made
-from towers.update.weight_decay import decay_all
 
 
 @uncollected()
@@ -78,7 +77,7 @@ def _build_step(reduced, groups, weight_decay, is_compiled, averages):
   """Returns the bool whether the guard has let the step be done, which does it."""
   update_ops, gate = list(reduced.towers[0].update_ops), None
   if gates_on_device(reduced, [group for group, _ in groups]):
-    gate = DeviceGate(decay_all(reduced, weight_decay), is_compiled)
+    gate = DeviceGate(_decay(reduced, weight_decay), is_compiled)
     reduced, weight_decay, is_finite = gate.reduced, 0.0, gate.is_finite
   else:
     is_finite = build_is_finite(reduced, is_compiled)
@@ -97,7 +96,7 @@ def _build_step(reduced, groups, weight_decay, is_compiled, averages):
       reduced, groups, _find_readers(update_ops, reduced), gate, update_ops)
 
   def update():
-    applied = gated or _apply_gradients(decay_all(reduced, weight_decay), groups, update_ops)
+    applied = gated or _apply_gradients(_decay(reduced, weight_decay), groups, update_ops)
     # After the update, since the learning rate may read the counters; with the loss, beside which
     # the next batch is put.
     with tf.control_dependencies([applied, reduced.loss, *shares.values()]), tf.device(HOST):
@@ -111,6 +110,15 @@ def _build_step(reduced, groups, weight_decay, is_compiled, averages):
     return ends
 
   return run_if(is_finite, update, writes)
+
+
+def _decay(reduced, weight_decay):
+  """Returns `reduced` with the decay in the gradients; that of an AdamW of its own is in none."""
+  if not weight_decay:
+    return reduced
+  return reduced.map_gradients(
+      lambda gradient, variable: gradient if variable.shape.ndims < 2 else
+      tf.convert_to_tensor(gradient) + weight_decay * variable.read_value())
 
 
 def _apply_gradients(reduced, groups, before, gate=None, beside=()):
