@@ -57,24 +57,21 @@ class _Column(NamedTuple):
 class Gather:
   """Takes rows in the structure of the arrays, as the `parse_batch` of `from_arrays` does."""
 
-  def __init__(self, structure: Any, columns: Sequence[_Column], name: str):
+  def __init__(self, structure: Any, columns: Sequence[_Column]):
     """Takes what `from_arrays` has found."""
-    self._structure, self._columns, self._name = structure, columns, name
+    self._structure, self._columns = structure, columns
 
   def __call__(self, index: Any, *tensors: Any) -> Any:
     """Returns the batch of these indices, or the example of one, given what is fed as tensors."""
     given, own = iter(tensors), iter(self._columns)
     # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
     with tf.device('/cpu:0'):
-      return self._map(lambda: next(own).take(index, given))
+      return _map_arrays(lambda *_: next(own).take(index, given), self._structure)
 
   def cut(self, rows: slice, arrays: Sequence[np.ndarray]) -> Any:
     """Returns these rows of the arrays themselves, without a graph."""
     given = iter(arrays)
-    return self._map(lambda: next(given)[rows])
-
-  def _map(self, function):
-    return _map_arrays(lambda *_: function(), self._structure, self._name)
+    return _map_arrays(lambda *_: next(given)[rows], self._structure)
 
 
 def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
@@ -112,7 +109,7 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   num_examples = _count_examples(columns, name)
   fed = tuple(array for column in columns for array in column.fed)
 
-  take = Gather(structure, columns, name)
+  take = Gather(structure, columns)
   unequal = [column for column in columns if column.is_unequal]
   if not unequal:
     return Examples(num_examples=num_examples, parse_batch=take, arrays=fed, name=name,
@@ -140,7 +137,7 @@ def check_name(name: str) -> None:
                      "'my_train'.")
 
 
-def _map_arrays(function: Callable[[str, Any], Any], structure: Any, name: str,
+def _map_arrays(function: Callable[[str, Any], Any], structure: Any, name: str = '',
                 path: str = '') -> Any:
   """Returns a dict or tuple with `function(path, array)` in place of each array in it."""
   if isinstance(structure, dict):

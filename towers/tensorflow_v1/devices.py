@@ -87,19 +87,14 @@ def set_gpu_memory(*, growth: bool, fraction: Optional[float], limits: Sequence[
   elif growth:
     for gpu in gpus:
       tf.config.experimental.set_memory_growth(gpu, True)
-  elif fraction is not None:
-    _set_eager_fraction(fraction)
-
-
-def _set_eager_fraction(fraction):
-  """Sets what no public function does."""
-  from tensorflow.python.eager import context
-  config = tf.ConfigProto()
-  config.gpu_options.per_process_gpu_memory_fraction = fraction
-  eager = context.context()
-  if eager._initialized and eager._config != config:
-    raise RuntimeError('eager mode has made its devices')
-  eager._config = config
+  elif fraction is not None:  # Which no public function sets.
+    from tensorflow.python.eager import context
+    config = tf.ConfigProto()
+    config.gpu_options.per_process_gpu_memory_fraction = fraction
+    eager = context.context()
+    if eager._initialized and eager._config != config:
+      raise RuntimeError('eager mode has made its devices')
+    eager._config = config
 
 
 def keep_memory() -> None:

@@ -8,7 +8,7 @@ import functools
 import glob
 import operator
 import os
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple
 
 import numpy as np
 
@@ -92,10 +92,7 @@ def _open_keras(path):
   import h5py
   with h5py.File(path, 'r') as file:
     root = file.get('model_weights', file)
-    datasets = _find_keras_names(root)
-    if not datasets:  # Keras 3 has them under their paths in the file.
-      root.visititems(lambda name, item: datasets.update(
-          {name: item} if isinstance(item, h5py.Dataset) else {}))
+    datasets = _find_datasets(root)
     tensors = {name: Tensor(tf.TensorShape(dataset.shape), tf.as_dtype(dataset.dtype))
                for name, dataset in sorted(datasets.items()) if dataset.dtype.kind in _KEPT}
     yield WeightsFile('Keras file', tensors, lambda name: np.asarray(datasets[name][()]))
@@ -106,20 +103,18 @@ def _say_missing(path):
   return f'is {kind}, not a file' if kind else 'does not exist'
 
 
-def _find_keras_names(root) -> Dict[str, Any]:
-  """Returns the weights of a file of Keras 2 under their names in the graph."""
+def _find_datasets(root) -> Dict[str, Any]:
+  """Returns the weights of a file under their names in the graph, which Keras 3 does not keep."""
+  # Keras 2 puts them beneath their layer, which lists them.
+  has_names = any(key.startswith('weight_names') for layer in root.values() for key in layer.attrs)
   found: Dict[str, Any] = {}
-  for layer in root.values():
-    for name in _read_names(layer):
-      key = name[:-len(':0')] if name.endswith(':0') else name
+
+  def add(path, item):
+    if hasattr(item, 'dtype'):
+      path = path[:-len(':0')] if path.endswith(':0') else path
+      name = path.partition('/')[2] if has_names else path
       # Layers of one's own may use a name twice.
-      found[key if key not in found else f"{layer.name.strip('/')}/{key}"] = layer[name]
+      found[path if name in found else name] = item
+
+  root.visititems(add)
   return found
-
-
-def _read_names(layer) -> List[str]:
-  """Returns the names of a layer's weights, which long lists spread over several attributes."""
-  keys = [key for key in layer.attrs if key.startswith('weight_names')]
-  keys.sort(key=lambda key: int(key[len('weight_names'):] or 0))
-  return [name.decode() if isinstance(name, bytes) else str(name)
-          for key in keys for name in layer.attrs[key]]
