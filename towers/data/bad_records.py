@@ -45,13 +45,9 @@ class BadRecords:
     self._places: Set[Tuple[str, int]] = set()
 
   def report(self, path: str, offset: int, record: Optional[int], reason: str) -> None:
-    """Logs damage, once however many epochs meet it.
+    """Logs damage at an offset of a file, in bytes, once however many epochs meet it.
 
-    Args:
-      path: the file.
-      offset: of the damage in it, in bytes.
-      record: the index in the file; None for what follows the last record.
-      reason: what is wrong.
+    The record's index is None for what follows the last one.
 
     Raises:
       UsageError: the policy is 'fail'; names all of this, and the setting.
