@@ -13,7 +13,7 @@ from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.placement.counters import get_global_step
 from towers.process.run_error import RunError
-from towers.reduce.all_reduce import VOTES
+from towers.reduce.average import VOTES
 from towers.tensorflow_v1 import tf
 from towers.tensorflow_v1.collectives import SUMS_16_BITS
 from towers.training.reporting.describe import describe_run

@@ -2,7 +2,7 @@
 
                     chief, worker 0          worker 1
   start             variables ─────────────► variables    broadcast (`build_broadcast`)
-  step              gradients ◄── mean ────► gradients    one all-reduce (see `all_reduce`)
+  step              gradients ◄── mean ────► gradients    one all-reduce (see `average`)
   validation        sums      ◄── sum ─────► sums         one all-reduce of a few numbers at the end
 
 All workers build the same graph, except for the input that each reads.

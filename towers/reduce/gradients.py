@@ -1,7 +1,7 @@
 """Gradients: the sum of the towers' shares.
 
   variables that all towers share   the shares meet on the variable's device, and are added up there
-  replicas on every tower           the shares stay there; `all_reduce` adds them up for every tower
+  replicas on every tower           the shares stay there; `average` adds them up for every tower
 
 Every tower has divided by the number of examples in the global batch already (`differentiate`), so
 that nothing is left to divide or weight here. What losses with weights still need is in `weights`.
@@ -48,7 +48,7 @@ class ReducedGradients:
     clear: with accumulation, builds the op that ends a step.
     all_reduce: of the gradients of all replicas and workers, or None.
     row_slots: in which several workers share the rows of each sparse gradient.
-    votes: of several workers, see `all_reduce`; or None.
+    votes: of several workers, see `average`; or None.
     loss_scale: that the gradients have been divided by, or None.
   """
   towers: Sequence[Tower]
@@ -97,7 +97,7 @@ class ReducedGradients:
 def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
   """Sums the losses and gradients of this worker's towers; sparse gradients stay sparse.
 
-  Dense gradients of replicas are left for `all_reduce`.
+  Dense gradients of replicas are left for `average`.
   """
   variables, global_batch = towers[0].variables, towers[0].global_batch
   shares = [_add_penalties(tower) for tower in towers]

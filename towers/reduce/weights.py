@@ -22,7 +22,7 @@ def divide_by_weights(summed: ReducedGradients, workers: Workers) -> ReducedGrad
   """Returns the weighted means: loss and gradients divided by the mean weight of all workers.
 
   Penalties, which have no weight, are added whole. If all weights are 0, the loss and its gradients
-  stay 0. `summed` is of this worker's whole step, before `all_reduce`.
+  stay 0. `summed` is of this worker's whole step alone.
   """
   if summed.mean_weight is None:
     return summed

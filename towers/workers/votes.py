@@ -3,7 +3,7 @@
 from typing import Any, Optional
 
 from towers.process.run_error import RunError
-from towers.reduce.all_reduce import VOTES
+from towers.reduce.average import VOTES
 
 
 class VoteCounter:
