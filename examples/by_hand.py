@@ -8,7 +8,7 @@ from towers.input.feed import build_batches, build_feed
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.placement.devices import build_devices, build_session_config
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.reduce.average import average_gradients
 from towers.tower.towers import build_towers
 from towers.update.apply import build_train_op
@@ -32,7 +32,7 @@ plan = build_plan(num_examples=examples.num_examples, batch_size=100, num_towers
 feed = build_feed(build_inputs(examples, plan=plan, mode='split', shuffle=True),
                   devices=devices.names)
 batches = build_batches(feed)
-store = build_variable_store(devices=devices.names)
+store = VariableStore(devices=devices.names)
 built = build_towers(model, batches, devices=devices.names, store=store)
 gradients = average_gradients(built)
 train_op = build_train_op(gradients, optimizer=tf.train.AdamOptimizer(0.005))

@@ -11,7 +11,7 @@ from towers.input.batch import Batch
 from towers.input.feed import build_feed, build_switched_batches
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
-from towers.placement.variables import build_variable_store, format_device_table
+from towers.placement.variables import VariableStore, format_device_table
 from towers.placement.workers import Workers
 from towers.tensorflow_v1 import tf
 from towers.tower.global_batch import GlobalBatch
@@ -29,8 +29,7 @@ def make_feed(num_towers, num_devices, *, name='train', mode='split', depth=1, e
 
 
 def make_towers(num_batches, num_devices, num_of_store=None, *, placement='host', build='reuse'):
-  store = build_variable_store(devices=DEVICES[:num_of_store or num_devices],
-                               placement=placement)
+  store = VariableStore(devices=DEVICES[:num_of_store or num_devices], placement=placement)
   return build_towers(lambda x, is_training: x * tf.get_variable('w', []),
                       [Batch(tf.zeros([2]), 2)] * num_batches,
                       devices=DEVICES[:num_devices], store=store, build=build)
@@ -95,7 +94,7 @@ def test_numbers_that_disagree_are_refused_with_both_and_equal_ones_are_not(meet
 
 def test_a_validation_tower_takes_a_feed_of_one_device():
   with tf.Graph().as_default():
-    store = build_variable_store(devices=DEVICES[:1])
+    store = VariableStore(devices=DEVICES[:1])
     message = '2 towers of the feed of validation, but 1 validation tower'
     with pytest.raises(UsageError, match=message):
       build_validation_tower(small.model, make_feed(2, 2, name='validation'), index=1,
@@ -104,7 +103,7 @@ def test_a_validation_tower_takes_a_feed_of_one_device():
 
 def test_a_store_without_devices_is_refused():
   with pytest.raises(UsageError, match='devices is empty'):
-    build_variable_store(devices=[])
+    VariableStore(devices=[])
 
 
 def test_workers_of_the_plan_and_of_validation_are_compared():
@@ -120,7 +119,7 @@ def test_batches_of_more_or_fewer_tensors_than_the_first_are_refused(build):
     batches = [Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4),
                Batch((tf.zeros([4, 5]),), 4)]
     build_towers(small.model, batches, devices=DEVICES[:2], build=build,
-                 store=build_variable_store(devices=DEVICES[:2]))
+                 store=VariableStore(devices=DEVICES[:2]))
 
 
 @pytest.mark.parametrize('depth', small.DEPTHS)

@@ -32,7 +32,7 @@ from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
 from towers.placement.variables import (
   TOWER_SCOPE,
-  build_variable_store,
+  VariableStore,
   check_made_before,
   choose_placement,
   format_variables,
@@ -133,7 +133,7 @@ class TrainingGraph:
           last_batch='pad' if last_batch in ('pad', 'carry') else 'keep')
     self.batches, is_training, is_validating = self._build_batches(validation_feed)
 
-    store = build_variable_store(
+    store = VariableStore(
         devices=train_devices, placement=self.placement.kind, seed=settings.seed, rank=workers.rank)
     self.precision = build_precision(
         settings.precision, devices=train_devices, loss_scale=settings.loss_scale)

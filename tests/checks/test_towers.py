@@ -16,7 +16,7 @@ from towers.base.usage_error import UsageError
 from towers.checks.trial import Trial
 from towers.coupling.comparison import AGREES, DIFFERS, INCONCLUSIVE, compare
 from towers.input.batch import Batch
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import tf
 from towers.tower.towers import build_towers
 
@@ -133,7 +133,7 @@ def test_frozen_moving_averages_are_checked_and_trained_with(name):
     [tower] = build_towers(
         model, [Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4)],
         devices=['/device:CPU:0'], is_training=False,
-        store=build_variable_store(devices=['/device:CPU:0']))
+        store=VariableStore(devices=['/device:CPU:0']))
   assert not tower.update_ops and None not in tower.gradients
 
 

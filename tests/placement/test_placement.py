@@ -11,7 +11,7 @@ from towers.input.feed import build_batches, build_feed
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.placement.devices import Devices, build_devices, build_session_config
-from towers.placement.variables import build_variable_store, format_device_table
+from towers.placement.variables import VariableStore, format_device_table
 from towers.placement.workers import Workers
 from towers.tensorflow_v1 import tf
 from towers.tower.towers import build_towers
@@ -74,7 +74,7 @@ CPUS, GPUS = [[f'/device:{kind}:{index}' for index in range(2)] for kind in ('CP
     ('host', GPUS, 4 * [HOST])], ids=['balanced', 'first', 'host'])
 def test_a_store_places_each_variable_where_it_says(placement, devices, expected):
   with tf.Graph().as_default():
-    store = build_variable_store(placement=placement, devices=devices)
+    store = VariableStore(placement=placement, devices=devices)
     with tf.variable_creator_scope(store.creator):
       found = [tf.get_variable(name, [size]).device for name, size in zip('abcd', (20, 4, 12, 3))]
   assert found == expected
@@ -83,7 +83,7 @@ def test_a_store_places_each_variable_where_it_says(placement, devices, expected
 def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
   config = tf.ConfigProto(device_count={'CPU': 2})
   with tf.Graph().as_default(), tf.Session(config=config) as session:
-    store = build_variable_store(placement='replicated', devices=CPUS)
+    store = VariableStore(placement='replicated', devices=CPUS)
     with tf.variable_creator_scope(store.creator):
       for size in (3, 4):
         tf.Variable(lambda size=size: tf.random.normal([size]), name='kernel')
@@ -282,10 +282,10 @@ def test_devices_have_an_index_which_collectives_need(part, name):
       UsageError, match=f"devices has '{name}': name the type and the index"):
     inputs = build_inputs(small.random_examples(8), plan=plan, mode='split')
     batches = build_batches(build_feed(inputs, devices=devices['feed']))
-    store = build_variable_store(devices=devices['store'])
+    store = VariableStore(devices=devices['store'])
     build_towers(small.model, batches, devices=devices['towers'], store=store)
 
 
 def test_an_unknown_placement_is_refused():
   with pytest.raises(UsageError, match="variables=everywhere: choose one of auto, host"):
-    build_variable_store(placement='everywhere', devices=[HOST])
+    VariableStore(placement='everywhere', devices=[HOST])

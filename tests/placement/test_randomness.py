@@ -11,7 +11,7 @@ from models.layers import he_normal
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.placement.counters import get_global_step
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import tf
 
 # Its initializers are other objects than those of tf.
@@ -63,7 +63,7 @@ def start(draws, seed=5, num_towers=1, placement='host'):
   """Returns the initial values of variables, by name, each drawn by the function of its name."""
   with tf.Graph().as_default(), tf.Session() as session:
     tf.set_random_seed(random.randint(1, 10 ** 9))
-    store = build_variable_store(
+    store = VariableStore(
         devices=['/device:CPU:0'] * num_towers, placement=placement, seed=seed)
     with tf.variable_creator_scope(store.creator):
       for name, draw in draws.items():
@@ -168,7 +168,7 @@ def draw_by_generator(shape):
     (draw_non_deterministically, 'of type NonDeterministicInts, .*generator')])
 def test_what_cannot_be_seeded_in_an_initial_value_is_refused_by_name(draw, words):
   with tf.Graph().as_default():
-    store = build_variable_store(devices=['/device:CPU:0'])
+    store = VariableStore(devices=['/device:CPU:0'])
     with tf.variable_creator_scope(store.creator), \
         pytest.raises(UsageError, match=words + r'.*tf\.random\.normal'):
       tf.Variable(lambda: draw([6, 4]), name='w')

@@ -11,7 +11,7 @@ from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.replicas import REPLICAS
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import load_keras, tf
 from towers.tower.towers import build_towers
 
@@ -135,7 +135,7 @@ def test_a_layer_that_is_called_in_a_model_function_keeps_its_weights():
   with tf.Graph().as_default(), tf.Session() as session:
     numbers, labels = tf.constant([1, 2], name='numbers'), tf.constant([0, 1], name='labels')
     batches = [Batch((numbers, labels), 2)] * 2
-    store = build_variable_store(devices=devices)
+    store = VariableStore(devices=devices)
     build_towers(model, batches, devices=devices, store=store)
     session.run(tf.global_variables_initializer())
     np.testing.assert_array_equal(session.run(store.made['words/embeddings']), matrix)
@@ -190,7 +190,7 @@ def test_values_are_no_part_of_the_graph_and_keras_session_is_gone():
 def make_towers(model):
   """Builds a tower in the default graph."""
   batch = Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
-  store = build_variable_store(devices=['/device:CPU:0'])
+  store = VariableStore(devices=['/device:CPU:0'])
   try:
     build_towers(model, [batch], devices=['/device:CPU:0'], store=store)
   finally:

@@ -9,7 +9,7 @@ import pytest
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.reduce.average import average_gradients
 from towers.tensorflow_v1 import load_keras, tf
 from towers.tower.towers import build_towers
@@ -136,7 +136,7 @@ def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
       devices = [f'/device:CPU:{tower}' for tower in range(num_towers)]
       size = 4 // num_towers
       batches = [Batch((tf.ones([size, 5]), tf.zeros([size], tf.int32)), size)] * num_towers
-      store = build_variable_store(devices=devices, seed=seed)
+      store = VariableStore(devices=devices, seed=seed)
       all_towers = build_towers(model, batches, devices=devices, store=store)
       reduced = average_gradients(all_towers)
       session.run(tf.global_variables_initializer())

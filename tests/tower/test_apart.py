@@ -7,7 +7,7 @@ import towers
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import tf
 from towers.tower.towers import build_towers
 
@@ -148,7 +148,7 @@ def test_batches_that_are_made_from_other_towers_are_not_refused():
     return x * tf.get_variable('second', [])
 
   with tf.Graph().as_default() as graph:
-    store = build_variable_store(devices=DEVICES)
+    store = VariableStore(devices=DEVICES)
     build_towers(first, [Batch(tf.ones([4]), 4)] * 2, devices=DEVICES, store=store)
     crossed = [Batch(graph.get_tensor_by_name(f'tower_{tower}/out:0'), 4)
                for tower in (1, 0)]

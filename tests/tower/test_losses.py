@@ -8,7 +8,7 @@ import towers
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import tf
 from towers.tower.towers import build_towers
 
@@ -50,7 +50,7 @@ def test_rows_beyond_the_number_of_examples_are_refused():
                                                                 'examples'):
     batch = Batch((tf.zeros([4, small.NUM_FEATURES]), tf.zeros([4], tf.int32)), 3)
     build_towers(small.model, [batch], devices=['/device:CPU:0'],
-                 store=build_variable_store(devices=['/device:CPU:0']))
+                 store=VariableStore(devices=['/device:CPU:0']))
 
 
 @pytest.mark.nightly(but='16-2-settings4')

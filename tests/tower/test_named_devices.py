@@ -8,7 +8,7 @@ import towers
 from tests.harness import small
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import tf
 from towers.tower.batch_norm.layer import batch_norm
 from towers.tower.towers import build_towers
@@ -75,7 +75,7 @@ def test_beside_gpus_a_cpu_is_the_host(device, expected):
   with tf.Graph().as_default() as graph:
     batches = [Batch((tf.ones([2, small.NUM_FEATURES]),), 2)] * 2
     build_towers(model, batches, devices=gpus,
-                 store=build_variable_store(devices=gpus))
+                 store=VariableStore(devices=gpus))
     for tower in range(2):
       op = graph.get_operation_by_name(f'tower_{tower}/placed')
       assert op.device == expected.format(tower)
@@ -89,6 +89,6 @@ def test_a_model_split_by_hand_is_one_tower():
     small_batch = Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
     devices = ['/device:GPU:0']
     build_towers(placed('/gpu:0', '/gpu:1'), [small_batch], devices=devices,
-                 store=build_variable_store(devices=devices))
+                 store=VariableStore(devices=devices))
     assert [graph.get_operation_by_name(f'tower_0/{name}/MatMul').device
             for name in ('hidden', 'logits')] == ['/device:GPU:0', '/device:GPU:1']

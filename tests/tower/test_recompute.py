@@ -13,7 +13,7 @@ from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input.batch import Batch
 from towers.placement.devices import build_devices, build_session_config
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import tf
 from towers.tower.all_towers import SUMS
 from towers.tower.batch_norm.layer import batch_norm
@@ -177,7 +177,7 @@ def build_tower(model, recompute, rows=512):
   """Returns a tower of a model in the default graph, on constants; it may validate as well."""
   devices = build_devices(1, 'cpu')
   batch = Batch((tf.ones([rows, 5]), tf.ones([rows], tf.int32)), rows)
-  store = build_variable_store(devices=devices.names, placement='host', seed=3)
+  store = VariableStore(devices=devices.names, placement='host', seed=3)
   [tower] = build_towers(model, [batch], devices=devices.names, store=store,
                          is_training=tf.placeholder_with_default(True, []),
                          recompute=recompute)

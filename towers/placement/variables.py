@@ -70,9 +70,13 @@ class VariableStore:
       the program are in its graph alone.
   """
 
-  def __init__(self, devices: Sequence[str], placement: str, seed: int, rank: int,
-               makes_all: bool):
-    """Makes no variable yet; see `build_variable_store`."""
+  def __init__(self, *, devices: Sequence[str], placement: str = 'host', seed: int = 0,
+               rank: int = 0, makes_all: bool = False):
+    """Makes no variable yet; the devices are of the towers of the worker of this rank."""
+    if not devices:
+      raise UsageError('devices is empty: give a device for each tower.')
+    check_devices(devices)
+    check_choice('variables', placement, PLACEMENTS)
     kind = choose_placement(placement, devices).kind
     self.made: Dict[str, Variable] = {}
     self.initial_ops: Set[Operation] = set()
@@ -137,19 +141,6 @@ class VariableStore:
     """
     self._asked[name] = self._asked.get(name, -1) + 1
     return f'{name}_{self._asked[name]}' if self._asked[name] else name
-
-
-def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
-                         rank: int = 0, makes_all: bool = False) -> VariableStore:
-  """Returns a store that places variables by `placement` and starts each from (seed, its name).
-
-  The devices are of the towers of the worker of this rank; `makes_all` is as of `VariableStore`.
-  """
-  if not devices:
-    raise UsageError('devices is empty: give a device for each tower.')
-  check_devices(devices)
-  check_choice('variables', placement, PLACEMENTS)
-  return VariableStore(devices, placement, seed, rank, makes_all)
 
 
 def check_made_before(variables: Sequence[Variable]) -> None:

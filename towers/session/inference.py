@@ -31,7 +31,7 @@ from towers.placement.devices import Devices, build_devices, build_session_confi
 from towers.placement.host import HOST
 from towers.placement.randomness import is_random
 from towers.placement.set_values import keep_set_values
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.session.predict_function import call_predict, name_function, name_outputs
 from towers.session.rows import Rows, describe_part, open_rows
 from towers.session.validation_pass import ValidationPass
@@ -121,7 +121,7 @@ class Forward:
     self.version: Any = None
     self._function, self._is_compared = name_function(compute), is_model
     with tf.Graph().as_default() as graph, keep_set_values():
-      store = build_variable_store(devices=names, placement=placement, seed=seed, makes_all=True)
+      store = VariableStore(devices=names, placement=placement, seed=seed, makes_all=True)
       half = build_precision(precision, devices=names, loss_scale=1.0)
       self._batches, self._fed = [], []
       for device in names:

@@ -58,7 +58,7 @@ def call_in_scratch(call: ModelCall, tower_batch: Batch, scope: str, sizes: Sequ
   kept = dict(getattr(owner, '__dict__', {}))
   with tf.Graph().as_default() as graph:
     call = call._replace(
-        store=variables.build_variable_store(devices=[HOST], makes_all=True),
+        store=variables.VariableStore(devices=[HOST], makes_all=True),
         is_training=tf.placeholder_with_default(True, []) if tf.is_tensor(
             call.is_training) else True)
     with tf.device(HOST):

@@ -25,7 +25,7 @@ from towers.input.plan import Plan
 from towers.placement.devices import Devices, build_session_config
 from towers.placement.patterns import shorten
 from towers.placement.replicas import REPLICAS
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import VariableStore
 from towers.tensorflow_v1 import Operation, Session, Variable, tf
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.forward_pass import build_outputs
@@ -110,7 +110,7 @@ class FirstBatch:
     given, [device, *_] = self._given, self._devices.names
     inputs = build_inputs(self._examples, plan=self._plan, mode='split', shuffle=given.shuffle,
                           seed=given.seed, parallel_calls=given.input_threads)
-    store = build_variable_store(devices=[device], placement='first', seed=given.seed)
+    store = VariableStore(devices=[device], placement='first', seed=given.seed)
     whole = join_batches(inputs.next_batches())
     call = ModelCall(lambda batch, _: self._function(batch), store, whole, begin_draws(store.seed),
                      precision=build_precision(given.precision, devices=[device], loss_scale=1.0),
