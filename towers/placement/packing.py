@@ -20,9 +20,8 @@ _LARGEST_BYTES = 80 * 1024
 def plan_packs(sizes: Sequence[Tuple[Hashable, int]], pack_bytes: int) -> List[List[int]]:
   """Returns the indices of the tensors of each pack, the last tensor first.
 
-  Args:
-    sizes: (kind, bytes) of each tensor; the kind, such as a dtype, is the same in a pack.
-    pack_bytes: the largest pack, unless one tensor is larger; 0 packs nothing.
+  Of each tensor the kind, such as a dtype, and the bytes are given. A pack is of one kind, and no
+  larger than `pack_bytes` unless its only tensor is; 0 packs nothing.
   """
   packs: List[List[int]] = []
   is_open: Dict[Any, Tuple[List[int], int]] = {}

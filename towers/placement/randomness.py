@@ -11,7 +11,6 @@ be seeded by name: random ops inside of a function, and generators, whose state 
 all towers share.
 """
 
-import functools
 import hashlib
 import re
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
@@ -116,12 +115,7 @@ def is_seedless(op: Operation) -> bool:
 
 def is_stateless(op: Operation) -> bool:
   """Returns whether an op draws by a seed that it takes."""
-  return _is_stateless_type(op.type)
-
-
-@functools.lru_cache(maxsize=None)
-def _is_stateless_type(type_):
-  return bool(_STATELESS.match(type_))
+  return bool(_STATELESS.match(op.type))
 
 
 def set_seeds(op: Operation, seed: int, seed2: int) -> None:
