@@ -76,6 +76,8 @@ def test_eight_over_three():
     (dict(num_examples=5, batch_size=8, num_towers=2, last_batch='drop'), ['5 examples',
         'batch of 8']),
     (dict(num_examples=5, batch_size=8, num_towers=0), ['0', '1 tower']),
+    (dict(num_examples=9, batch_size=8, num_towers=1, num_workers=2, rank=2),
+     ['rank is 2', 'are 0 to 1']),
     (dict(num_examples=9, batch_size=8, num_towers=1, last_batch='cut'),
      ['cut', 'pad, drop, carry']),
     (dict(num_examples=50, batch_size=8, num_towers=2, num_workers=2, accumulate=4),

@@ -349,6 +349,9 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batc
   check_choice('last_batch', last_batch, LAST_BATCHES)
   if num_towers < 1:
     raise UsageError(f'num_towers is {num_towers}: at least 1 tower is needed.')
+  if not 0 <= rank < num_workers:
+    raise UsageError(f'rank is {rank}: the ranks of {num_workers} workers are 0 to '
+                     f'{num_workers - 1}.')
   all_towers = num_workers * num_towers
   towers = f'{all_towers} towers' + (f' of {num_workers} workers' if num_workers > 1 else '')
   if batch_size < all_towers:
