@@ -11,7 +11,8 @@ from tests import ROOT
 from tests.harness import small
 from towers.placement import devices
 from towers.placement.devices import build_session_config
-from towers.tensorflow_v1 import load, tf, uses_persistent_batch_norm
+from towers.tensorflow_v1 import load, tf
+from towers.tensorflow_v1.devices import uses_persistent_batch_norm
 from towers.training.reporting.describe import describe_run
 
 SETTINGS = dict(batch_size=8, optimizer=tf.train.GradientDescentOptimizer(0.1))
@@ -69,7 +70,7 @@ def test_batches_are_normalised_by_the_fast_kernels_unless_bits_must_repeat(give
   done = subprocess.run(
       [sys.executable, '-c', f'''
 import os
-from towers.tensorflow_v1 import use_deterministic_kernels, uses_persistent_batch_norm
+from towers.tensorflow_v1.devices import use_deterministic_kernels, uses_persistent_batch_norm
 {call}
 print(os.environ[{NAME!r}], uses_persistent_batch_norm())
 '''], cwd=ROOT, env=dict(environ, **{NAME: given} if given else {}), capture_output=True, text=True)

@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 from towers.graph.writes import Write, find_writes
 from towers.placement.host import HOST
-from towers.tensorflow_v1 import Operation, Tensor, Variable, before_each_run, tf
+from towers.tensorflow_v1 import Operation, Tensor, Variable, sessions, tf
 
 # The collection of replicas: not of local variables, whose initializer would undo a restore.
 REPLICAS = 'replicas_of_variables'
@@ -110,7 +110,7 @@ class _Followed:
       first = graph.get_operation_by_name(_split_name(replica)[1])
       self._replicas.setdefault(first, []).append(replica)
     self.follow()
-    before_each_run(graph, self.follow)
+    sessions.before_each_run(graph, self.follow)
 
   def follow(self):
     """Makes the replicas follow the writes that are new in the graph."""

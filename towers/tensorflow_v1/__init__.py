@@ -10,16 +10,10 @@ file alone takes it takes from a module, as `data_sets.unbatch`.
 from towers.tensorflow_v1.load import StagingArea, load_keras, tf
 
 # isort: split
-from towers.tensorflow_v1 import collectives, compiled_cache, data_sets, devices
+from towers.tensorflow_v1 import collectives, compiled_cache, data_sets, devices, sessions
 from towers.tensorflow_v1.call import Call
 from towers.tensorflow_v1.data_sets import as_written
-from towers.tensorflow_v1.devices import (
-    get_compute_capabilities,
-    uncompiled,
-    use_deterministic_kernels,
-    use_tf32,
-    uses_persistent_batch_norm,
-)
+from towers.tensorflow_v1.devices import uncompiled, use_deterministic_kernels, use_tf32
 from towers.tensorflow_v1.graph_import import import_placed
 from towers.tensorflow_v1.norms import other_norms
 from towers.tensorflow_v1.ops import (
@@ -33,16 +27,10 @@ from towers.tensorflow_v1.ops import (
   without_zeros,
 )
 from towers.tensorflow_v1.rewiring import replace_tensor, stop_waiting
-from towers.tensorflow_v1.sessions import (
-    ServerSession,
-    SharedSession,
-    before_each_run,
-    private_session,
-)
+from towers.tensorflow_v1.sessions import ServerSession, SharedSession, private_session
 from towers.tensorflow_v1.types import (
     RUN_ERRORS,
     BaseSession,
-    Dataset,
     DType,
     Gradient,
     Graph,

@@ -16,7 +16,8 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from towers.base.usage_error import check_choice
 from towers.placement.host import HOST, is_gpu
-from towers.tensorflow_v1 import DType, Operation, Tensor, get_compute_capabilities, tf
+from towers.tensorflow_v1 import DType, Operation, Tensor, tf
+from towers.tensorflow_v1.devices import get_compute_capabilities
 
 PRECISIONS = ('float32', 'mixed')
 LARGEST_HALF_SCALE = 2.0 ** 15  # float16 has no larger power of two.

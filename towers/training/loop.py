@@ -19,7 +19,7 @@ from towers.process.signals import Interrupted, Signals
 from towers.session.not_finite import Retried
 from towers.session.validation_pass import ValidationPass
 from towers.settings.timetable import Timetable
-from towers.tensorflow_v1 import uses_persistent_batch_norm
+from towers.tensorflow_v1.devices import uses_persistent_batch_norm
 
 # Stop after this many consecutive non-finite steps.
 MOST_SKIPPED_IN_A_ROW = 10
