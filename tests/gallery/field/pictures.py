@@ -77,6 +77,10 @@ CLOUD = types.SimpleNamespace(
     with_X_transformation=True, sorting_method=None, sampling='random', with_global=True)
 MOLGAN = dict(vertexes=5, edges=4, nodes=3, embedding_dim=6, decoder_units=(8, 8),
               discriminator_units=((8, 6), 8, (8, 6)), batch_discriminator=False)
+FACTORS = {
+    'encoder.num_latent': 4, 'vae_optimizer.optimizer_fn': tf.train.AdamOptimizer,
+    'discriminator_optimizer.optimizer_fn': tf.train.AdamOptimizer}
+TRACKER = dict(gt_config=dict(rPos=16, rNeg=0))
 SIMCLR = dict(use_tpu=False, image_size=32, train_batch_size=9, train_summary_steps=0,
               proj_out_dim=8, model_dir=tempfile.gettempdir())
 
@@ -530,4 +534,79 @@ def molgan():
       return towers.fed({**dict(zip(names, batch)), made.training: is_training,
                          made.dropout_rate: 0.1}, getattr(losses, name) + penalty)
     return loss('discriminator', 'loss_D') + loss('generator', 'loss_G') + loss('value', 'loss_V')
+  return model
+
+
+@functools.lru_cache(maxsize=None)
+def load_factor_vae():
+  gin, _ = map(pytest.importorskip, ('gin', 'tensorflow_probability'))
+  methods = 'disentanglement_lib.methods.'
+  net, parts, losses = load('disentanglement_lib', methods + 'unsupervised.vae', *(
+      methods + 'shared.' + name for name in ('architectures', 'losses')))
+  for name, value in dict(FACTORS, **{
+      'encoder.encoder_fn': parts.conv_encoder, 'decoder.decoder_fn': parts.deconv_decoder,
+      'discriminator.discriminator_fn': parts.fc_discriminator,
+      'reconstruction_loss.loss_fn': losses.bernoulli_loss}).items():
+    gin.bind_parameter(name, value)
+  return net, net.shuffle_codes
+
+
+def factor_vae():
+  net, shuffle = load_factor_vae()
+  net.shuffle_codes = functools.partial(by_all, shuffle)
+
+  def model(batch, is_training):
+    mode = tf.estimator.ModeKeys.TRAIN if is_training else tf.estimator.ModeKeys.EVAL
+
+    def loss(part):
+      with learning(part):
+        return net.FactorVAE(gamma=6.).model_fn(batch[0], None, mode, None).loss
+    name = loss('discriminator').name.replace('factor_VAE', 'discriminator')
+    return loss('coder') - tf.get_default_graph().get_tensor_by_name(name)
+  return model
+
+
+def load_tracker():
+  net, embeddings, config = load('SiamFC-TensorFlow', 'siamese_model', *(
+      'embeddings.convolutional_alexnet', 'configuration'))
+  conv2d = thin(net.tf.contrib.slim.conv2d, 16)
+  embeddings.slim = types.SimpleNamespace(**dict(vars(embeddings.slim), conv2d=conv2d))
+  return net, config.MODEL_CONFIG
+
+
+def tracker():
+  net, config = load_tracker()
+
+  def model(batch, is_training):
+    data = dict(batch_size=tf.shape(batch[0])[0])
+    made = net.SiameseModel(config, dict(
+        TRACKER, train_data_config=data, validation_data_config=data),
+        'train' if is_training else 'validation')
+    made.exemplars, made.instances = batch
+    made.build_image_embeddings()
+    made.build_template()
+    made.build_detection()
+    made.build_loss()
+    return made.batch_loss
+  return model
+
+
+def load_segments():
+  net, train, config = load('ICNet-tensorflow', 'model', 'train', 'utils.config')
+  made = config.Config('cityscapes', is_training=True, filter_scale=1 / 8)
+  made.param = dict(num_classes=5, ignore_label=255)
+  return net, train, made
+
+
+def segments():
+  net, train, config = load_segments()
+
+  def model(batch, is_training):
+    images, labels = batch
+    config.is_training = is_training
+    made = net.ICNet_BN(config, 'train', types.SimpleNamespace(
+        next_image=images, next_label=labels))
+    made.layers = {name: towers.all_rows(made.layers[name]) for name in (
+        'sub4_out', 'sub24_out', 'conv6_cls')}
+    return train.create_losses(made, towers.all_rows(labels), config)[-1]
   return model

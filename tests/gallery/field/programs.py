@@ -437,6 +437,36 @@ def wishes() -> Tuple[np.ndarray, ...]:
       draw('integers', tables.VISITS, below=number) for number in (12, 11, 3, 2, 10, 9)))
 
 
+def pairs() -> Tuple[np.ndarray, ...]:
+  """What is followed, and where it is looked for."""
+  return draw('uniform', 87, 87, 3) * 255, draw('uniform', 151, 151, 3) * 255
+
+
+def streets() -> Tuple[np.ndarray, ...]:
+  """Images, and what each pixel shows, which for some is not known."""
+  kinds = draw('integers', 128, 128, 1, below=6)
+  kinds[kinds == 5] = 255
+  kinds[::2, :100] = 255
+  return draw('normal', 128, 128, 3) * 50, kinds
+
+
+def mixtures() -> Tuple[np.ndarray, ...]:
+  """Spectra of two voices at once, of each alone, how long they are, and whose they are."""
+  lengths = 4 + draw('integers', below=5)
+  mask = np.float32(np.arange(8) < lengths[:, None])[..., None]
+  voices = draw('uniform', 8, 10) * mask
+  return voices[..., :5] + voices[..., 5:], voices, lengths, labels(2)
+
+
+def searches() -> Tuple[np.ndarray, ...]:
+  """What is known of documents, their order, some of which are none, and which are clicked."""
+  places = np.argsort(draw('uniform', tables.LISTED), 1).astype(np.int32)
+  places[::3, 3:] = -1
+  clicks = np.float32(draw('integers', tables.LISTED, below=3) == 0) * (places >= 0)
+  clicks[:, 0] = 1
+  return draw('normal', tables.LISTED, 5), places, np.float32(clicks)
+
+
 def smooth_adam() -> Any:
   """Adam for models with biases that change no loss, as those before a batch normalisation.
 
@@ -694,4 +724,22 @@ REPOSITORIES: Dict[str, Repository] = {
     'molgan': Repository('nicola-decao/MolGAN', pictures.molgan, bonds, 'three optimizers inside',
                          optimizer=lambda: tf.train.GradientDescentOptimizer(1e-3)),
     'ripple': Repository('hwwang55/RippleNet', tables.ripple, wishes,
-                         'float64, sums over the batch')}
+                         'float64, sums over the batch'),
+    'factor_vae': Repository(
+        'google-research/disentanglement_lib', pictures.factor_vae,
+        lambda: (draw('uniform', 64, 64, 1),), 'two optimizers inside, shuffles of the batch',
+        optimizer=smooth_adam),
+    'tracker': Repository(
+        'bilylee/SiamFC-TensorFlow', pictures.tracker, pairs,
+        'batch norm of slim in place, called twice', settings=SYNC,
+        optimizer=lambda: tf.train.MomentumOptimizer(0.01, 0.9)),
+    'separation': Repository('snsun/pit-speech-separation', signals.separation, mixtures,
+                             'a sum over the batch, an optimizer inside'),
+    'clicked': Repository(
+        'QingyaoAi/Unbiased-Learning-to-Rank', tables.clicked, searches,
+        'placeholders, two nets that weigh each other',
+        optimizer=lambda: tf.train.AdagradOptimizer(0.05)),
+    'segments': Repository(
+        'hellochick/ICNet-tensorflow', pictures.segments, streets,
+        'means by masks, penalties in the loss', settings=SYNC,
+        optimizer=lambda: tf.train.GradientDescentOptimizer(1e-6))}

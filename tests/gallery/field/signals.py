@@ -69,6 +69,8 @@ SPELLER = types.SimpleNamespace(
     attention_layer_size=None, beam_width=0)
 LISTENER = types.SimpleNamespace(encoder=SPELLER, decoder=SPELLER, mapping=None, learning_rate=0.01)
 ACTOR = dict(hidden_sizes=(8, 8), action_space=types.SimpleNamespace(high=[2.]))
+SEPARATION = dict(input_size=5, output_size=5, model_type='blstm', rnn_size=6, rnn_num_layers=2,
+                  max_grad_norm=5.)
 CAPSULES = dict(dataset='', num_threads=1, m_plus=0.9, m_minus=0.1, lambda_val=0.5, iter_routing=3,
                 mask_with_y=True, stddev=0.01, regularization_scale=0.392)
 
@@ -487,3 +489,13 @@ def voices_optimizer():
     scaled = [0.01 * grad for grad in clipped[:2]] + clipped[2:]
     return tf.train.GradientDescentOptimizer(0.01).apply_gradients(zip(scaled, weights))
   return update
+
+
+def separation():
+  net = load('pit-speech-separation', 'model.blstm')
+
+  def model(batch, is_training):
+    size, keep = tf.shape(batch[0])[0], 0.7 if is_training else 1.
+    config = types.SimpleNamespace(batch_size=size, keep_prob=keep, **SEPARATION)
+    return net.LSTM(config, *batch).loss / tf.cast(size, tf.float32)
+  return model

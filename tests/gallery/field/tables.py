@@ -20,6 +20,7 @@ FEATURES, NODES, CLASSES = 20, 30, 4
 DEEPFM = dict(embedding_size=3, deep_layers=[8, 8], batch_norm=1, l2_reg=0.01)
 GRAPHSAGE = types.SimpleNamespace(learning_rate=0.01, weight_decay=0.01)
 GAT = dict(hid_units=[4], n_heads=[2, 1])
+LISTED = 4
 ITEMS, VISITS = 12, 5
 SASREC = types.SimpleNamespace(maxlen=VISITS, hidden_units=6, l2_emb=0., dropout_rate=0.3,
                                num_blocks=2, num_heads=2, lr=0.01)
@@ -363,4 +364,21 @@ def ripple():
     rows = tf.cast(tf.shape(batch[0])[0], tf.float64)
     penalty = made.l2_loss * towers.all_sum(rows) / rows
     return towers.fed(dict(zip(names, batch)), made.base_loss + made.kge_loss + penalty)
+  return model
+
+
+def clicked():
+  net = load('Unbiased-Learning-to-Rank/Unbiased_LTR', 'DLA.DLA_model')
+
+  def model(batch, is_training):
+    features, places, clicks = batch
+    made = net.DLA(None, LISTED, features.shape[2].value, None, 'hidden_layer_sizes=[8,6]')
+    first = tf.range(tf.shape(places)[0])[:, None] * LISTED
+    seen = tf.where(places < 0, tf.ones_like(places) * tf.size(places), first + places)
+    fed = {made.embeddings: tf.reshape(features, [-1, features.shape[2]])}
+    fed.update(zip(made.encoder_inputs, tf.unstack(tf.cast(seen, tf.int64), axis=1)))
+    fed.update(zip(made.target_clicks, tf.unstack(clicks, axis=1)))
+    rank, exam, *clicks = map(towers.all_rows, (made.output, made.propensity, *made.target_clicks))
+    return towers.fed(fed, made.loss_func(rank, [], clicks, tf.stop_gradient(exam))[0]
+                      + made.loss_func(exam, [], clicks, tf.stop_gradient(rank))[0])
   return model
