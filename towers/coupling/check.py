@@ -29,7 +29,7 @@ from towers.coupling.later_values import grown, labelled
 from towers.coupling.sides import FEW, divide, exchange
 from towers.graph.source_lines import format_op
 from towers.tensorflow_v1 import replaced, tf
-from towers.tower.all_towers import SUMS
+from towers.tower.all_towers import OF_ONE, SUMS
 from towers.tower.batch_norm.layer import BATCH_SUMS
 from towers.tower.scratch_graph import opened_scratch
 from towers.tower.tower import Tower
@@ -91,8 +91,9 @@ def check_towers(towers: Sequence[Tower], session: Any, rows: Optional[Sequence[
 def check_program(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
   """Does what `check_towers` does for a program, from the rows that its feed has let see."""
   plan = program.plan
-  sums, of_layers = [set(program.graph.get_collection(key)) for key in (SUMS, BATCH_SUMS)]
-  if plan.accumulate > 1 and sums - of_layers:
+  sums, of_one, of_layers = [
+      set(program.graph.get_collection(key)) for key in (SUMS, OF_ONE, BATCH_SUMS)]
+  if plan.accumulate > 1 and (sums | of_one) - of_layers:
     logging.getLogger('towers').warning(
         'Values of all towers, of towers.all_sum, towers.all_rows or the moments that '
         'batch_norm=sync joins, are those of a micro-batch, of which a step has %d: without '

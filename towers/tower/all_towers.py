@@ -37,6 +37,8 @@ from towers.tower.tower import Tower
 SUMS = 'towers/all_sums'
 # What each tower has put into them, in the same order.
 OWN_SUMS = 'towers/own_sums'
+# What was asked for of all towers where there is one.
+OF_ONE = 'towers/of_one'
 SUM_GRADIENTS = 'towers/all_sum_gradients'
 _GRADIENT = '_gradient/'  # Between a sum's name and that of its gradient.
 # That calls of the model have made.
@@ -111,6 +113,7 @@ def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
   """
   x, context = tf.convert_to_tensor(x), _contexts[-1]
   if context.num_towers == 1:
+    tf.add_to_collection(OF_ONE, x)
     return x
   _check('all_sum', x, context, x.shape.is_fully_defined(), ', which only a run knows: sum over '
          'the examples first, as in towers.all_sum(tf.reduce_sum(x, 0)).')
@@ -143,6 +146,8 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
          'row for each example, of a shape that is known before a run, as by '
          'towers.padded(examples, pad_to=8).')
   own = x[:context.batch.num_examples] if context.batch.has_filler else x
+  if context.num_towers == 1:
+    tf.add_to_collection(OF_ONE, own)
   rows = own if context.num_towers == 1 else _join_rows(own, context)
   return (rows, _find_row_indices(x, context)) if with_places else rows
 
