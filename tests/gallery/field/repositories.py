@@ -1,7 +1,8 @@
 """Modules of public repositories, which lie side by side in the folder that FIELD_FOLDER names.
 
 Their code stays outside of this project and is not changed. What they import and the environment
-does not have is stood in for by modules that can do nothing.
+does not have is stood in for by modules that can do nothing. On TensorFlow 2.x their `tensorflow`
+is compat.v1; those that need more of 1.x, as tf.contrib, are skipped.
 """
 
 import contextlib
@@ -18,6 +19,8 @@ from typing import Any, Iterator, List, Tuple
 
 import pytest
 from absl import flags
+
+from towers.tensorflow_v1 import tf
 
 FOLDER = os.environ.get('FIELD_FOLDER', '')
 
@@ -54,6 +57,8 @@ class MissingFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
   def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
     del path, target
+    if fullname.startswith('tensorflow.'):
+      return None
     return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
   def create_module(self, spec: Any) -> Missing:
@@ -80,6 +85,23 @@ def within(folder: str) -> Iterator[None]:
     yield
   finally:
     os.chdir(before)
+
+
+@contextlib.contextmanager
+def as_tensorflow_1() -> Iterator[None]:
+  """Makes `tensorflow` that of 1.x; skips where 2.x lacks what is asked for."""
+  if tf.__version__[0] == '1':
+    yield
+    return
+  before, sys.modules['tensorflow'] = sys.modules['tensorflow'], tf
+  try:
+    yield
+  except (AttributeError, ImportError) as error:
+    if "'tensorflow" not in str(error):
+      raise
+    pytest.skip(f'TensorFlow 2.x lacks what this repository needs: {error}')
+  finally:
+    sys.modules['tensorflow'] = before
 
 
 @contextlib.contextmanager
@@ -132,7 +154,7 @@ def load(path: str, *names: str, arguments: Tuple[str, ...] = (),
   if not FOLDER or not os.path.isdir(folder):
     pytest.skip(f'no {path} in the folder {FOLDER!r} that FIELD_FOLDER names')
   known = set(flags.FLAGS)
-  with within(folder), importing(folder, arguments, without):
+  with as_tensorflow_1(), within(folder), importing(folder, arguments, without):
     modules = [(run_file if runs else importlib.import_module)(name) for name in names]
   # Two of them define flags of one name.
   defined = {name: flags.FLAGS[name].value for name in set(flags.FLAGS) - known}

@@ -16,8 +16,7 @@ from tests.harness import small
 from tests.harness.processes import output_of
 from towers.tensorflow_v1 import tf
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.skipif(
-    tf.__version__[0] != '1', reason='they are of TensorFlow 1')]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize('name', ALL)
@@ -52,10 +51,10 @@ def test_a_repository_is_one_tower_with_batches_of_one_size(name, settings):
 
 @pytest.mark.parametrize('name', ALL)
 def test_a_repository_is_one_tower_on_two_workers(name, tmp_path):
-  path = tmp_path / 'trained'
+  one, path = train(name, 1), tmp_path / 'trained'
   output_of('-m', 'towers', 'launch', '--workers=2', '--restarts=0', '--', sys.executable, '-m',
             'tests.gallery.field.worker', name, str(path), timeout=600)
-  one, two = train(name, 1), Trained(*pickle.loads(path.read_bytes()))
+  two = Trained(*pickle.loads(path.read_bytes()))
   assert largest_difference(one, two) <= max(1e-5, 2 * floor(name, one))
 
 
