@@ -27,9 +27,9 @@ class Calls:
 
   Attributes:
     fetches: of each run, by its name.
-    names: of what a run that updates returns: 'is_done', 'wait', 'metrics', which may begin with
-      the loss, or 'loss', and if there are any 'num_examples' of a step whose examples may all be
-      damaged, and 'votes'.
+    others: the names of what a run that updates returns behind the loss, or the metrics that begin
+      with it, whether it is done, and its wait: if there are any, other 'metrics', 'num_examples'
+      of a step whose examples may all be damaged, and 'votes'.
     num_measured: of a run that measures a validation batch.
     chosen: the runs of the next steps by name: 'train', with accumulation 'accumulate' for each
       micro-batch before, with a validation tower 'measure_and_train'.
@@ -41,16 +41,17 @@ class Calls:
     self._session, self._program = session, program
     self.update: Optional[Update] = None
     gradients, validation = program.gradients, program.validation
-    named = dict(is_done=program.train_op, wait=program.input_wait)
-    if gradients.metrics is not None:
-      named['metrics'] = gradients.metrics
-    if not gradients.begins_with_loss:
-      named['loss'] = gradients.loss
+    loss, others = gradients.loss, {}
+    if gradients.begins_with_loss:
+      loss = gradients.metrics
+    elif gradients.metrics is not None:
+      others['metrics'] = gradients.metrics
     if program.train_examples.marks_bad:
-      named['num_examples'] = gradients.num_examples
+      others['num_examples'] = gradients.num_examples
     if gradients.votes is not None:
-      named['votes'] = gradients.votes.counts
-    self.names, train = list(named), list(named.values())
+      others['votes'] = gradients.votes.counts
+    train = [loss, program.train_op, program.input_wait, *others.values()]
+    self.others = list(others)
     self.fetches: Dict[str, List[Any]] = dict(train=train)
     if gradients.add_op is not None:
       self.fetches['accumulate'] = [program.add_wait, gradients.add_op]

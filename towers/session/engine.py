@@ -232,18 +232,21 @@ class Engine:
       (sums, *rows), results = found[:count], found[count:]
       validation_pass.add(sums, rows)
     self.runs += 1
-    results = dict(zip(calls.names, results))
-    if 'votes' in results:
-      self._votes.count(results['votes'], self.step)
-    num_examples = results.get('num_examples')
+    loss, is_done, wait, *more = results
+    metrics = num_examples = None
+    if more:
+      others = dict(zip(calls.others, more))
+      metrics, num_examples = others.get('metrics'), others.get('num_examples')
+      if 'votes' in others:
+        self._votes.count(others['votes'], self.step)
     if num_examples == 0 and not self._has_said_empty:
       self._has_said_empty = True
       write_line(f'WARNING: all examples of step {self.step + 1} are damaged and left out: its '
                  'loss is NaN, a mean of nothing, and no gradient has changed a weight (further '
                  'such steps are not named)')
     self.activity = 'training'
-    loss = self.metrics.add(self.plan, self.step, results, num_examples)
-    if results['is_done']:
+    loss = self.metrics.add(self.plan, self.step, loss, is_done, wait, metrics, num_examples)
+    if is_done:
       self.step += 1
       return StepResult(loss)
     self._num_refused = num_examples

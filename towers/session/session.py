@@ -75,7 +75,8 @@ class Session(OpenSession):
     if batch is not None:
       with self._called() as engine, engine.fed(batch):
         return self._accept(engine.take_step())
-    return self._accept(self.take_step())
+    result = self.take_step()
+    return float(result) if result.not_finite is None else self._accept(result)
 
   def _accept(self, result):
     """Returns the loss of a step; skips one that no second try has made finite, and raises."""

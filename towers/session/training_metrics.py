@@ -5,7 +5,7 @@ A step brings one vector with its loss, which the towers have summed already, se
 between two steps, all threads of the session wait.
 """
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -32,21 +32,22 @@ class TrainingMetrics:
     self._first_losses: List[float] = []
     self._waited = 0.0
 
-  def add(self, plan: Plan, step: int, results: Mapping[str, Any],
-          num_examples: Optional[int] = None) -> Any:
-    """Adds what `Calls` names of the step of an index; returns its loss, NaN of no example.
+  def add(self, plan: Plan, step: int, loss: Any, is_done: bool, wait: float,
+          metrics: Optional[np.ndarray] = None, num_examples: Optional[int] = None) -> Any:
+    """Adds what `Calls` fetches in the step of an index; returns its loss, NaN of no example.
 
     `num_examples` are those of the step where some may be damaged, or None for those of the plan.
     """
     if plan is not self._plan:
       self._sum_up()
       self._plan = plan
-    loss = results['metrics'][0] if self._begins_with_loss else results['loss']
+    if self._begins_with_loss:
+      metrics, loss = loss, loss[0]
     if num_examples == 0:
       loss = np.float32('nan')
     # A copy, for an array would keep the session's memory from its next run.
-    vector = results['metrics'].tobytes() if self._has_vector else b''
-    self._kept.append((step, loss, results['is_done'], results['wait'], vector, num_examples))
+    vector = b'' if metrics is None else metrics.tobytes()
+    self._kept.append((step, loss, is_done, wait, vector, num_examples))
     if not step % _MOST_KEPT:
       self._sum_up()
     return loss
