@@ -146,9 +146,11 @@ def all_rows(x: Any, with_places: bool = False) -> Any:
          'row for each example, of a shape that is known before a run, as by '
          'towers.padded(examples, pad_to=8).')
   own = x[:context.batch.num_examples] if context.batch.has_filler else x
-  if context.num_towers == 1:
+  if context.num_towers > 1:
+    rows = _join_rows(own, context)
+  else:
     tf.add_to_collection(OF_ONE, own)
-  rows = own if context.num_towers == 1 else _join_rows(own, context)
+    rows = own
   return (rows, _find_row_indices(x, context)) if with_places else rows
 
 
